@@ -1,0 +1,120 @@
+# make                 build/fourleaf (release)
+# make demo            install what is missing, build, quantize clover-tiny and ask it a question
+# make test            install what is missing, build and run every test; last line "N passed, N failed, N skipped"
+# make VARIANT=asan test       release | debug | asan (with ubsan) | tsan
+# make check           layer direction, self-contained headers, fl_ prefix, formatting
+# make fuzz SECONDS=N  libFuzzer (clang) on every parser, N seconds each
+# make CUDA=0          leave the CUDA toolkit out           make V=1   show commands
+.DEFAULT_GOAL := all
+.SUFFIXES:
+.DELETE_ON_ERROR:
+
+VARIANT ?= release
+CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
+NVCC    ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+CUDA    ?= $(if $(NVCC),1,0)
+B       := build/$(VARIANT)
+Q       := $(if $(V),,@)
+SECONDS ?= 20
+
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wpointer-arith \
+        -Wwrite-strings -Wundef $(if $(WERROR),-Werror)
+# -ffp-contract=off: the numeric law says where a fused multiply-add is used, not the compiler.
+CFLAGS_BASE := -std=c11 -g $(WARN) -fno-math-errno -ffp-contract=off -pthread -MMD -MP
+CPPFLAGS_BASE := -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64
+ARCH   := -march=x86-64-v2
+LDLIBS_BASE := -luring -ljansson -lpcre2-8 -lutf8proc -lxxhash -lhwloc -lm
+
+CFLAGS_release := -O3 -DNDEBUG
+CFLAGS_debug   := -O0
+CFLAGS_asan    := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+CFLAGS_tsan    := -O1 -fno-omit-frame-pointer -fsanitize=thread
+ifeq ($(origin CFLAGS_$(VARIANT)),undefined)
+$(error VARIANT=$(VARIANT) is none of: release debug asan tsan)
+endif
+ALL_CFLAGS = $(CFLAGS_BASE) $(CFLAGS_$(VARIANT)) $(CFLAGS)
+
+# Sources are found, not listed. runtime/main.c is the program; all else is one library.
+SRC   := $(filter-out runtime/main.c,$(wildcard runtime/*/*.c runtime/*/*/*.c quant/*.c offload/*.c kernels/*.c kernels/*/*.c))
+OBJ   := $(SRC:%.c=$(B)/%.o)
+LIB   := $(B)/libfourleaf.a
+PROG  := $(B)/fourleaf
+TEST_SRC := $(wildcard tests/*/test_*.c)
+TESTS := $(TEST_SRC:%.c=$(B)/%)
+TEST_TOOLS := $(patsubst %.c,$(B)/%,$(wildcard tests/tools/*.c))
+SUPPORT := $(patsubst %.c,$(B)/%.o,$(wildcard tests/support/*.c))
+FUZZ  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+REPLAY := $(FUZZ:%=$(B)/tests/fuzz/replay_%)
+BENCH := $(patsubst %.c,$(B)/%,$(wildcard bench/*.c))
+
+.PHONY: all demo test test-quick test-programs test-all test-peers bench fuzz check deps clean install
+all: $(PROG) $(if $(filter release,$(VARIANT)),build/fourleaf)
+
+build/fourleaf: build/release/fourleaf
+	@ln -f $< $@
+
+$(LIB): $(OBJ)
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+# Only these translation units may use wider vectors than the baseline.
+$(B)/kernels/x86/%_avx2.o: ARCH := -march=x86-64-v3
+
+$(B)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "CC $<")
+	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -c -o $@ $<
+
+$(PROG): $(B)/runtime/main.o $(LIB)
+	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $< $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
+
+# Tests keep their asserts in every variant.
+$(B)/tests/%: tests/%.c $(SUPPORT) $(LIB)
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "LD $@")
+	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) -UNDEBUG $(ARCH) -o $@ $< $(SUPPORT) $(LIB) $(LDFLAGS) -lcmocka $(LDLIBS_BASE) $(LDLIBS)
+$(B)/tests/support/%.o: ALL_CFLAGS += -UNDEBUG
+$(B)/tests/fuzz/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay.c $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) -UNDEBUG $(ARCH) -o $@ $< tests/fuzz/replay.c $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
+$(B)/bench/%: bench/%.c $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -o $@ $< $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
+
+test-programs: all $(TESTS) $(TEST_TOOLS) $(REPLAY)
+test: deps
+	@$(MAKE) --no-print-directory VARIANT=$(VARIANT) test-programs
+	@tests/run.sh $(VARIANT) $(TESTS) $(REPLAY)
+# What a change must pass before it is shared: the same tests without the install step.
+test-quick: test-programs
+	@tests/run.sh $(VARIANT) $(TESTS) $(REPLAY)
+test-all: test
+	@FL_TEST_LONG=1 tests/run.sh $(VARIANT) $(TESTS) $(REPLAY)
+test-peers: all
+	@tests/peers/run.sh
+
+demo: deps
+	@$(MAKE) --no-print-directory all
+	@tests/demo.sh
+
+deps:
+	@tests/deps.sh
+bench: $(BENCH)
+	@for p in $(BENCH); do $$p || exit 1; done
+
+fuzz:
+	@tests/fuzz/run.sh $(SECONDS) $(FUZZ)
+
+check: $(LIB)
+	@tests/check/layers.sh
+	@tests/check/headers.sh
+	@tests/check/symbols.sh $(OBJ)
+	@tests/check/format.sh
+
+PREFIX ?= /usr/local
+install: all
+	install -D -m 755 build/fourleaf $(DESTDIR)$(PREFIX)/bin/fourleaf
+clean:
+	rm -rf build
+
+-include $(OBJ:.o=.d) $(TESTS:%=%.d) $(TEST_TOOLS:%=%.d) $(SUPPORT:.o=.d) $(B)/runtime/main.d

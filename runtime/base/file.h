@@ -1,0 +1,33 @@
+#ifndef FL_BASE_FILE_H
+#define FL_BASE_FILE_H
+
+#include "runtime/base/status.h"
+
+/* Reads exactly n bytes at `offset`, retrying short reads; end of file is FL_E_FORMAT. `path` is
+ * only for the message. */
+FL_CHECKED fl_status fl_file_read_at(int fd, void *dst, uint64_t n, uint64_t offset,
+                                     const char *path, fl_err *err);
+/* Opens a regular file for reading; a folder, a missing file, a device give one clear line.
+ * *size (may be NULL) gets its length in bytes. */
+FL_CHECKED fl_status fl_file_open(const char *path, int *fd, uint64_t *size, fl_err *err);
+/* Whole file into malloc'ed memory with a NUL behind it (caller frees); refuses more than
+ * `limit` bytes. */
+FL_CHECKED fl_status fl_file_load(const char *path, uint64_t limit, char **data, uint64_t *size,
+                                  fl_err *err);
+
+/* An output file that appears under its name only when complete: written to PATH.tmp.PID,
+ * fsynced and renamed by commit; discard (or commit's failure) removes the temporary. */
+typedef struct fl_outfile fl_outfile;
+FL_CHECKED fl_status fl_outfile_open(fl_outfile **out, const char *path, fl_err *err);
+FL_CHECKED fl_status fl_outfile_write(fl_outfile *f, const void *data, uint64_t n, fl_err *err);
+/* Overwrites bytes written before (headers filled in at the end). */
+FL_CHECKED fl_status fl_outfile_write_at(fl_outfile *f, const void *data, uint64_t n,
+                                         uint64_t offset, fl_err *err);
+uint64_t fl_outfile_tell(const fl_outfile *f);
+/* Path of the temporary, for verification by re-reading before commit. */
+const char *fl_outfile_tmp_path(const fl_outfile *f);
+FL_CHECKED fl_status fl_outfile_flush(fl_outfile *f, fl_err *err);
+FL_CHECKED fl_status fl_outfile_commit(fl_outfile **f, fl_err *err);
+void fl_outfile_discard(fl_outfile **f);
+
+#endif

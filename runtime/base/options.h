@@ -1,0 +1,75 @@
+#ifndef FL_BASE_OPTIONS_H
+#define FL_BASE_OPTIONS_H
+
+#include <stdbool.h>
+
+#include "runtime/base/status.h"
+
+/* Every option of every command, from one table (options.c). Strings point into argv.
+ * 0 / NULL / -1 means "not given" where noted; defaults of decoding options come from the
+ * model's generation config and are resolved by the decode layer. */
+typedef struct fl_options {
+    const char *command;
+    const char *const *args; /* positional arguments behind the command */
+    int n_args;
+
+    /* text in and out */
+    const char *prompt;      /* -p, --prompt */
+    const char *prompt_file; /* -f */
+    const char *system;      /* --system */
+    const char *out;         /* -o */
+    const char *ids;         /* --ids 1,2,3 */
+    const char *text;        /* --text */
+    const char *denoise;     /* --denoise MASKS */
+    bool raw;                /* --raw: prompt is not wrapped in the chat format */
+    bool all;                /* --all */
+    bool json;               /* --json */
+    bool stats;              /* --stats */
+    bool help;
+
+    /* decoding */
+    const char *mode;  /* --mode auto|ar|block; NULL = auto */
+    int think;         /* --think on|off: 1, 0, -1 not given */
+    int64_t max_tokens; /* -1 not given */
+    const char *stop[16];
+    int n_stop;
+    bool ignore_eos;
+    double temp, top_p, min_p; /* NAN not given */
+    int64_t top_k;             /* -1 not given */
+    uint64_t seed;
+    bool seed_given;
+    double threshold; /* --threshold, NAN not given */
+
+    /* memory and machine */
+    uint64_t vram;      /* bytes; 0 not given */
+    uint64_t ram;       /* bytes; 0 not given */
+    int64_t ctx;        /* tokens; 0 not given */
+    const char *kv;     /* f16|f32 */
+    const char *device; /* host */
+    int threads;        /* 0 not given */
+    const char *cpu;    /* tier name */
+
+    /* measuring and testing */
+    int64_t chunk;     /* --chunk, 0 not given */
+    const char *act;   /* law|f32 */
+    const char *io;    /* uring|pread|fake */
+    const char *trace; /* file */
+    const char *block_mode; /* --block-mode causal|blockend|mixed|bidir: overrides the model's */
+
+    /* quantize */
+    const char *arch; /* --arch clover_moe|qwen35moe */
+    const char *type; /* --type q4_k|q8_0|bf16|f16|f32: main type, default q4_k */
+} fl_options;
+
+/* Parses argv. Unknown commands, unknown options, bad values and FL_* environment variables are
+ * errors that name the word, what is allowed and how to get help. */
+FL_CHECKED fl_status fl_options_parse(fl_options *o, int argc, char **argv, fl_err *err);
+/* "16G", "15.5GiB", "800MB", "4096": K, M, G, KiB, MiB, GiB are powers of 1024; kB, MB, GB of
+ * 1000. Negative, empty, fractional bytes and overflow are refused. */
+FL_CHECKED fl_status fl_size_parse(const char *text, uint64_t *bytes, fl_err *err);
+/* "1.50 GiB", "12.3 MiB", "512 B" into buf. Returns buf. */
+const char *fl_size_format(char buf[32], uint64_t bytes);
+/* Help text of a command (NULL = overview) to stdout. */
+void fl_options_help(const char *command);
+
+#endif

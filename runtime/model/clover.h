@@ -1,0 +1,47 @@
+#ifndef FL_MODEL_CLOVER_H
+#define FL_MODEL_CLOVER_H
+
+#include <stdbool.h>
+
+#include "runtime/model/source.h"
+
+/* Everything about Clover that its authors have not published, each choice in one place. A wrong
+ * guess costs one line here. Facts, definitions and how a checkpoint settles them: README, "What
+ * is known about Clover". */
+
+typedef enum fl_gdn_block_mode {
+    FL_GDN_CAUSAL,   /* o_t reads S_t */
+    FL_GDN_BLOCKEND, /* every row reads the state after the block's last row */
+    FL_GDN_MIXED,    /* leading clean rows causal, the others block end */
+    FL_GDN_BIDIR     /* forward plus strict backward scan with the file's extra tensors */
+} fl_gdn_block_mode;
+
+typedef enum fl_block_align { FL_ALIGN_ABSOLUTE, FL_ALIGN_RELATIVE } fl_block_align;
+typedef enum fl_commit_mode { FL_COMMIT_CAUSAL, FL_COMMIT_BLOCK_BIDIR } fl_commit_mode;
+typedef enum fl_pool_mode { FL_POOL_OFF, FL_POOL_MAX, FL_POOL_MASS } fl_pool_mode;
+typedef enum fl_conf_mode { FL_CONF_PROCESSED, FL_CONF_RAW } fl_conf_mode;
+
+typedef struct fl_clover {
+    bool has_blocks;      /* the model knows masks: architecture clover_moe */
+    bool has_bwd;         /* the extra bidirectional tensors are in the file */
+    int block_size;       /* 32 */
+    int32_t mask_id;      /* file's mask_token_id; 248077 when absent; -1 for the base model */
+    float threshold;      /* 0.95 */
+    int pred_shift;       /* 0: row i predicts row i; 1: row i-1 predicts row i */
+    fl_block_align block_align;
+    fl_commit_mode commit_mode;
+    fl_gdn_block_mode gdn_block_mode; /* bidir when has_bwd, else blockend */
+    fl_pool_mode pool;
+    int pool_c;           /* 48 */
+    fl_conf_mode conf;
+    int verdict;          /* block mode earned: 1 yes, 0 no, -1 the file does not say */
+} fl_clover;
+
+/* Reads the switches from metadata or config.json. `has_bwd` is found by the index. */
+FL_CHECKED fl_status fl_clover_read(fl_clover *c, const fl_source *src, bool has_bwd,
+                                    fl_err *err);
+/* Name to mode ("causal", "blockend", "mixed", "bidir"); false when unknown. */
+bool fl_gdn_block_mode_parse(const char *name, fl_gdn_block_mode *out);
+const char *fl_gdn_block_mode_name(fl_gdn_block_mode m);
+
+#endif

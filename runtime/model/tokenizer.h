@@ -1,0 +1,63 @@
+#ifndef FL_MODEL_TOKENIZER_H
+#define FL_MODEL_TOKENIZER_H
+
+#include "runtime/model/source.h"
+
+/* Byte-level BPE with Qwen's pre-tokenizer. Encoding: split at added tokens, NFC, regex, BPE.
+ * Immutable after creation; a tokenizer may be used from several threads at once. */
+typedef struct fl_tokenizer fl_tokenizer;
+
+typedef enum fl_token_kind { /* numbers of tokenizer.ggml.token_type */
+    FL_TOKEN_NORMAL = 1,
+    FL_TOKEN_UNKNOWN = 2,
+    FL_TOKEN_CONTROL = 3,
+    FL_TOKEN_USER = 4, /* added, printed: <think>, <tool_call> */
+    FL_TOKEN_UNUSED = 5,
+    FL_TOKEN_BYTE = 6
+} fl_token_kind;
+
+/* From GGUF metadata (tokenizer.ggml.*) or a tokenizer.json. */
+FL_CHECKED fl_status fl_tokenizer_from_gguf(fl_tokenizer **out, const fl_gguf *g,
+                                            const char *path, fl_err *err);
+FL_CHECKED fl_status fl_tokenizer_from_json(fl_tokenizer **out, const char *path, fl_err *err);
+/* Whichever the source has. */
+FL_CHECKED fl_status fl_tokenizer_open(fl_tokenizer **out, const fl_source *src, fl_err *err);
+void fl_tokenizer_close(fl_tokenizer **t);
+
+int32_t fl_tokenizer_size(const fl_tokenizer *t);
+/* Id of an added token by its exact text, or -1. */
+int32_t fl_tokenizer_special(const fl_tokenizer *t, const char *text);
+fl_token_kind fl_tokenizer_kind(const fl_tokenizer *t, int32_t id);
+/* Text of a token as the vocabulary spells it (byte-level characters for normal ones), and the
+ * bytes it stands for. */
+fl_str fl_tokenizer_piece(const fl_tokenizer *t, int32_t id);
+fl_str fl_tokenizer_bytes(const fl_tokenizer *t, int32_t id);
+/* The pieces needed to write the vocabulary into another file. */
+size_t fl_tokenizer_n_merges(const fl_tokenizer *t);
+fl_str fl_tokenizer_merge(const fl_tokenizer *t, size_t i); /* "left right" */
+
+/* Any bytes; invalid UTF-8 is handled as documented in tokenizer.c. parse_added = 0 reads added
+ * tokens in the text as plain text (user input that must not forge control tokens). *ids is
+ * malloc'ed. */
+FL_CHECKED fl_status fl_tokenizer_encode(const fl_tokenizer *t, const char *text, size_t n,
+                                         bool parse_added, int32_t **ids, size_t *n_ids,
+                                         fl_err *err);
+/* Pre-token boundaries alone (tests): end offsets in the NFC text of one piece without added
+ * tokens. */
+FL_CHECKED fl_status fl_tokenizer_split(const fl_tokenizer *t, const char *text, size_t n,
+                                        size_t **ends, size_t *n_ends, fl_err *err);
+
+/* Streaming decode: give ids one by one, take only whole characters. An incomplete tail stays
+ * inside until completed or flushed (then U+FFFD). */
+typedef struct fl_detok {
+    const fl_tokenizer *t;
+    char pending[8];
+    int n_pending;
+    bool show_control; /* print control tokens' text, else they are silent */
+} fl_detok;
+void fl_detok_init(fl_detok *d, const fl_tokenizer *t, bool show_control);
+/* Appends the text that became final to buf (capacity cap, at least 4,096); returns its length. */
+size_t fl_detok_push(fl_detok *d, int32_t id, char *buf, size_t cap);
+size_t fl_detok_flush(fl_detok *d, char *buf, size_t cap);
+
+#endif
