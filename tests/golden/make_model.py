@@ -97,7 +97,7 @@ def draw(name, shape, rng):
     if "norm" in name.split(".")[-2]:
         return rounded(0.2 * x)
     if name.endswith("conv1d.weight"):
-        return rounded(0.6 * x)
+        return rounded(1.0 * x)
     if name.endswith("embed_tokens.weight"):
         return rounded(x)
     gain = next(
@@ -107,7 +107,7 @@ def draw(name, shape, rng):
                 ("lm_head", 2),
                 ("mlp.gate.", 1.5),
                 ("experts.", 1.5),
-                ("in_proj_qkv", 2),
+                ("in_proj_qkv", 3),
                 ("out_proj", 1.5),
                 ("o_proj", 2),
             )
