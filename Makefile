@@ -8,6 +8,7 @@
 .DEFAULT_GOAL := all
 .SUFFIXES:
 .DELETE_ON_ERROR:
+.SECONDARY:
 
 VARIANT ?= release
 CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))

@@ -15,15 +15,15 @@ typedef struct fl_mat {
 
 /* Keys and values of one layer's cache: [n_ctx][n_kv][head_dim], type F16 or F32. */
 typedef struct fl_attn_args {
-    const float *q;      /* [n_q][head_dim] rotated queries that share one kv head */
-    int n_q;             /* query heads per kv head */
-    int head_dim;        /* multiple of 16 */
-    const void *k, *v;   /* this kv head's first row */
-    int64_t kv_stride;   /* elements between two rows of k or v */
-    uint32_t kv_type;    /* FL_TYPE_F16 or FL_TYPE_F32 */
-    int64_t n_keys;      /* keys seen by this row: 0 .. n_keys-1 */
-    float scale;         /* 1/sqrt(head_dim) */
-    float *out;          /* [n_q][head_dim] */
+    const float *q;    /* [n_q][head_dim] rotated queries that share one kv head */
+    int n_q;           /* query heads per kv head */
+    int head_dim;      /* multiple of 16 */
+    const void *k, *v; /* this kv head's first row */
+    int64_t kv_stride; /* elements between two rows of k or v */
+    uint32_t kv_type;  /* FL_TYPE_F16 or FL_TYPE_F32 */
+    int64_t n_keys;    /* keys seen by this row: 0 .. n_keys-1 */
+    float scale;       /* 1/sqrt(head_dim) */
+    float *out;        /* [n_q][head_dim] */
 } fl_attn_args;
 
 /* One value head's gated delta rule over T rows (base-model: decay, read, delta, write, output).
@@ -56,8 +56,8 @@ typedef struct fl_kernels {
     /* L2: y[r * ldy + n] for weight rows n in [n0, n1) and activation rows r in [0, n_rows).
      * w->type has a law of its own (not FL_LAW_FLOAT), cols % 256 == 0; x is
      * [n_rows][cols / 256]. */
-    void (*mul_law)(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
-                    float *y, int64_t ldy);
+    void (*mul_law)(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows, float *y,
+                    int64_t ldy);
 
     /* L6: the same with float activations x[n_rows][ldx] and any readable type. */
     void (*mul_float)(const fl_mat *w, int64_t n0, int64_t n1, const float *x, int64_t ldx,

@@ -26,8 +26,8 @@ typedef struct fl_io_done {
 } fl_io_done;
 
 typedef struct fl_io_stats {
-    uint64_t bytes;    /* bytes delivered (extents, not covers) */
-    uint64_t reads;    /* extents completed */
+    uint64_t bytes; /* bytes delivered (extents, not covers) */
+    uint64_t reads; /* extents completed */
     uint64_t short_reads, retries;
     uint64_t busy_ns; /* time with at least one read in flight */
 } fl_io_stats;
@@ -50,8 +50,7 @@ FL_CHECKED fl_status fl_io_submit(fl_io *io, const fl_extent *x, void *dst, uint
 /* Waits for at least `min` completions (0 = poll) and gives up to `max`. The returned status is
  * that of the first failed read among them, with path and offset in err; all given entries are
  * complete either way. */
-FL_CHECKED fl_status fl_io_wait(fl_io *io, fl_io_done *done, int min, int max, int *n,
-                                fl_err *err);
+FL_CHECKED fl_status fl_io_wait(fl_io *io, fl_io_done *done, int min, int max, int *n, fl_err *err);
 int fl_io_in_flight(const fl_io *io);
 fl_io_stats fl_io_get_stats(const fl_io *io);
 

@@ -26,17 +26,17 @@ typedef struct fl_plan_input {
 } fl_plan_input;
 
 typedef struct fl_plan {
-    fl_plan_input in;        /* copy; expert_bytes points to the plan's own copy */
-    uint8_t *resident;       /* [n_layer * n_expert]: 1 = stays in device memory */
-    int n_resident;          /* sum of it */
-    int n_total;             /* experts of the model */
+    fl_plan_input in;  /* copy; expert_bytes points to the plan's own copy */
+    uint8_t *resident; /* [n_layer * n_expert]: 1 = stays in device memory */
+    int n_resident;    /* sum of it */
+    int n_total;       /* experts of the model */
     uint64_t resident_bytes;
-    int n_slots;             /* streaming slots in device memory, 0 when all are resident */
-    uint64_t slot_bytes;     /* bytes of one slot: the largest expert that streams */
-    uint64_t staging_bytes;  /* host memory for reads in flight */
-    uint64_t fixed_bytes;    /* sum of the items */
-    uint64_t device_bytes;   /* fixed + resident + slots: what the load will take, exactly */
-    uint64_t min_device_cap; /* least --vram that works for this input */
+    int n_slots;              /* streaming slots in device memory, 0 when all are resident */
+    uint64_t slot_bytes;      /* bytes of one slot: the largest expert that streams */
+    uint64_t staging_bytes;   /* host memory for reads in flight */
+    uint64_t fixed_bytes;     /* sum of the items */
+    uint64_t device_bytes;    /* fixed + resident + slots: what the load will take, exactly */
+    uint64_t min_device_cap;  /* least --vram that works for this input */
     uint64_t full_device_cap; /* least --vram that holds every expert */
 } fl_plan;
 

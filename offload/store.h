@@ -29,20 +29,20 @@ typedef struct fl_expert_view {
 } fl_expert_view;
 
 typedef struct fl_store_stats {
-    uint64_t acquired;       /* experts asked for */
-    uint64_t hit_resident;   /* of these: resident */
-    uint64_t hit_slot;       /* in a streaming slot already */
-    uint64_t missed;         /* read from the file */
-    uint64_t bytes_read;     /* from the file, while running (loading not counted) */
-    uint64_t bytes_loaded;   /* from the file, at creation */
-    uint64_t wait_ns;        /* time acquire stood waiting */
+    uint64_t acquired;     /* experts asked for */
+    uint64_t hit_resident; /* of these: resident */
+    uint64_t hit_slot;     /* in a streaming slot already */
+    uint64_t missed;       /* read from the file */
+    uint64_t bytes_read;   /* from the file, while running (loading not counted) */
+    uint64_t bytes_loaded; /* from the file, at creation */
+    uint64_t wait_ns;      /* time acquire stood waiting */
 } fl_store_stats;
 
 /* `plan` and `place` ([n_layer * n_expert]) must outlive the store; the store allocates exactly
  * plan->resident_bytes + plan->n_slots * plan->slot_bytes of device memory and
  * plan->staging_bytes of host memory. `progress` may be NULL. */
-FL_CHECKED fl_status fl_store_create(fl_store **out, fl_device *dev, fl_io *io,
-                                     const fl_plan *plan, const fl_expert_place *place,
+FL_CHECKED fl_status fl_store_create(fl_store **out, fl_device *dev, fl_io *io, const fl_plan *plan,
+                                     const fl_expert_place *place,
                                      void (*progress)(void *arg, uint64_t done, uint64_t total),
                                      void *progress_arg, fl_err *err);
 void fl_store_destroy(fl_store **store);

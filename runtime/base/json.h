@@ -27,9 +27,10 @@ FL_CHECKED fl_status fl_json_parse(const char *text, size_t n, const char *what,
 void fl_json_free(fl_json **j);
 
 fl_json_kind fl_json_kind_of(const fl_json *j);
-size_t fl_json_size(const fl_json *j);                            /* array or object, else 0 */
-const fl_json *fl_json_at(const fl_json *array, size_t i);        /* NULL when absent */
-const fl_json *fl_json_get(const fl_json *object, const char *k); /* NULL when absent or not an object */
+size_t fl_json_size(const fl_json *j);                     /* array or object, else 0 */
+const fl_json *fl_json_at(const fl_json *array, size_t i); /* NULL when absent */
+const fl_json *fl_json_get(const fl_json *object,
+                           const char *k); /* NULL when absent or not an object */
 /* Iteration in file order: i-th key and value of an object (amortised constant time in order). */
 bool fl_json_next(const fl_json *object, void **iter, const char **key, const fl_json **value);
 

@@ -28,8 +28,8 @@ typedef struct fl_options {
     bool help;
 
     /* decoding */
-    const char *mode;  /* --mode auto|ar|block; NULL = auto */
-    int think;         /* --think on|off: 1, 0, -1 not given */
+    const char *mode;   /* --mode auto|ar|block; NULL = auto */
+    int think;          /* --think on|off: 1, 0, -1 not given */
     int64_t max_tokens; /* -1 not given */
     const char *stop[16];
     int n_stop;
@@ -50,10 +50,10 @@ typedef struct fl_options {
     const char *cpu;    /* tier name */
 
     /* measuring and testing */
-    int64_t chunk;     /* --chunk, 0 not given */
-    const char *act;   /* law|f32 */
-    const char *io;    /* uring|pread|fake */
-    const char *trace; /* file */
+    int64_t chunk;          /* --chunk, 0 not given */
+    const char *act;        /* law|f32 */
+    const char *io;         /* uring|pread|fake */
+    const char *trace;      /* file */
     const char *block_mode; /* --block-mode causal|blockend|mixed|bidir: overrides the model's */
 
     /* quantize */

@@ -48,10 +48,10 @@ const char *fl_status_name(fl_status s);
         if (fl_s_ != FL_OK) return fl_s_; \
     } while (0)
 /* Forward a failure through the function's one `out:` label; needs a local `fl_status st`. */
-#define FL_GO(expr)                 \
-    do {                            \
-        st = (expr);                \
-        if (st != FL_OK) goto out;  \
+#define FL_GO(expr)                \
+    do {                           \
+        st = (expr);               \
+        if (st != FL_OK) goto out; \
     } while (0)
 
 #endif

@@ -9,9 +9,9 @@
 typedef struct fl_device fl_device;
 
 typedef struct fl_device_config {
-    const char *kind;        /* "host" */
-    uint64_t memory_cap;     /* bytes; 0 = what the device has */
-    uint64_t link_bytes_s;   /* copy engine's rate limit, bytes per second; 0 = none */
+    const char *kind;      /* "host" */
+    uint64_t memory_cap;   /* bytes; 0 = what the device has */
+    uint64_t link_bytes_s; /* copy engine's rate limit, bytes per second; 0 = none */
 } fl_device_config;
 
 FL_CHECKED fl_status fl_device_open(fl_device **out, const fl_device_config *cfg, fl_err *err);

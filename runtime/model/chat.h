@@ -6,12 +6,12 @@
 
 /* The chat format of Qwen3.5 and 3.6, by rules (no template engine). */
 typedef struct fl_chat_params {
-    const fl_json *messages;    /* array of {role, content, reasoning_content?, tool_calls?, ...} */
-    const fl_json *tools;       /* array or NULL */
+    const fl_json *messages; /* array of {role, content, reasoning_content?, tool_calls?, ...} */
+    const fl_json *tools;    /* array or NULL */
     bool add_generation_prompt;
-    int enable_thinking;        /* 1, 0; -1 unset = on */
+    int enable_thinking; /* 1, 0; -1 unset = on */
     bool preserve_thinking;
-    bool rules_35;              /* 3.5's spelling of non-string tool arguments (Python str) */
+    bool rules_35; /* 3.5's spelling of non-string tool arguments (Python str) */
 } fl_chat_params;
 
 /* *text is malloc'ed UTF-8, NUL-terminated, *n its length. Errors name the message's index. */

@@ -22,24 +22,23 @@ typedef enum fl_pool_mode { FL_POOL_OFF, FL_POOL_MAX, FL_POOL_MASS } fl_pool_mod
 typedef enum fl_conf_mode { FL_CONF_PROCESSED, FL_CONF_RAW } fl_conf_mode;
 
 typedef struct fl_clover {
-    bool has_blocks;      /* the model knows masks: architecture clover_moe */
-    bool has_bwd;         /* the extra bidirectional tensors are in the file */
-    int block_size;       /* 32 */
-    int32_t mask_id;      /* file's mask_token_id; 248077 when absent; -1 for the base model */
-    float threshold;      /* 0.95 */
-    int pred_shift;       /* 0: row i predicts row i; 1: row i-1 predicts row i */
+    bool has_blocks; /* the model knows masks: architecture clover_moe */
+    bool has_bwd;    /* the extra bidirectional tensors are in the file */
+    int block_size;  /* 32 */
+    int32_t mask_id; /* file's mask_token_id; 248077 when absent; -1 for the base model */
+    float threshold; /* 0.95 */
+    int pred_shift;  /* 0: row i predicts row i; 1: row i-1 predicts row i */
     fl_block_align block_align;
     fl_commit_mode commit_mode;
     fl_gdn_block_mode gdn_block_mode; /* bidir when has_bwd, else blockend */
     fl_pool_mode pool;
-    int pool_c;           /* 48 */
+    int pool_c; /* 48 */
     fl_conf_mode conf;
-    int verdict;          /* block mode earned: 1 yes, 0 no, -1 the file does not say */
+    int verdict; /* block mode earned: 1 yes, 0 no, -1 the file does not say */
 } fl_clover;
 
 /* Reads the switches from metadata or config.json. `has_bwd` is found by the index. */
-FL_CHECKED fl_status fl_clover_read(fl_clover *c, const fl_source *src, bool has_bwd,
-                                    fl_err *err);
+FL_CHECKED fl_status fl_clover_read(fl_clover *c, const fl_source *src, bool has_bwd, fl_err *err);
 /* Name to mode ("causal", "blockend", "mixed", "bidir"); false when unknown. */
 bool fl_gdn_block_mode_parse(const char *name, fl_gdn_block_mode *out);
 const char *fl_gdn_block_mode_name(fl_gdn_block_mode m);

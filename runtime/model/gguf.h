@@ -48,8 +48,8 @@ typedef struct fl_gguf_tensor {
 FL_CHECKED fl_status fl_gguf_open(fl_gguf **out, int fd, uint64_t file_bytes, const char *path,
                                   fl_err *err);
 /* The same from memory that holds the whole file (fuzzing, tests). */
-FL_CHECKED fl_status fl_gguf_parse(fl_gguf **out, const uint8_t *data, uint64_t n,
-                                   const char *path, fl_err *err);
+FL_CHECKED fl_status fl_gguf_parse(fl_gguf **out, const uint8_t *data, uint64_t n, const char *path,
+                                   fl_err *err);
 void fl_gguf_close(fl_gguf **g);
 
 uint32_t fl_gguf_version(const fl_gguf *g);

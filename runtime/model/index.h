@@ -9,9 +9,9 @@
 enum { FL_MAX_STOP_IDS = 8 };
 
 typedef struct fl_hparams {
-    char arch[32];     /* "qwen35moe" or "clover_moe" */
-    char name[128];    /* what the file calls itself */
-    int n_layer;       /* without MTP blocks */
+    char arch[32];  /* "qwen35moe" or "clover_moe" */
+    char name[128]; /* what the file calls itself */
+    int n_layer;    /* without MTP blocks */
     int n_mtp;
     int64_t d_model, n_vocab, n_ctx_train;
     int n_head, n_head_kv, head_dim, rot_dim;
@@ -19,8 +19,8 @@ typedef struct fl_hparams {
     float eps;
     int n_expert, top_k;
     int64_t d_ff, d_ff_shared;
-    int conv_kernel;   /* 4 */
-    int gdn_dim;       /* key and value head dimension */
+    int conv_kernel; /* 4 */
+    int gdn_dim;     /* key and value head dimension */
     int gdn_k_heads, gdn_v_heads;
     bool v_grouped;    /* value head n uses key head n/(v/k) (Hugging Face order); false: n % k */
     bool norm_add_one; /* stored norms are zero-centred: add 1 on load (never to the gated norm) */
@@ -47,9 +47,9 @@ typedef struct fl_layer_refs {
     fl_tref bwd_alpha, bwd_beta, bwd_conv, bwd_a, bwd_dt, bwd_mix;
     /* MoE */
     fl_tref router, shared_gate_inp, shared_gate, shared_up, shared_down;
-    fl_tref exp_gate_up;                 /* fused: gate rows then up rows of each expert */
-    fl_tref exp_gate, exp_up, exp_down;  /* whole-layer tensors [E][out][in] */
-    const fl_tensor **per_expert;        /* separate tensors: [n_expert][3] gate, up, down; or NULL */
+    fl_tref exp_gate_up;                /* fused: gate rows then up rows of each expert */
+    fl_tref exp_gate, exp_up, exp_down; /* whole-layer tensors [E][out][in] */
+    const fl_tensor **per_expert; /* separate tensors: [n_expert][3] gate, up, down; or NULL */
 } fl_layer_refs;
 
 typedef struct fl_index {
@@ -57,8 +57,8 @@ typedef struct fl_index {
     fl_hparams hp;
     fl_clover clover;
     fl_tref embed, output, output_norm; /* output.tensor == embed.tensor when tied */
-    fl_layer_refs *layer; /* [n_layer] */
-    fl_layer_refs *mtp;   /* [n_mtp], listed only */
+    fl_layer_refs *layer;               /* [n_layer] */
+    fl_layer_refs *mtp;                 /* [n_mtp], listed only */
     /* Plain sentences about quirks found and handled, unknown tensors, missing keys. */
     char **note;
     int n_notes;

@@ -18,9 +18,9 @@ typedef struct fl_tensor {
     const char *name; /* as the file names it */
     uint32_t type;    /* fl_type or an unknown number */
     int n_dims;
-    int64_t ne[4];    /* ggml order: ne[0] fastest; unused ones are 1 */
-    int32_t file;     /* which file */
-    uint64_t offset;  /* absolute, in bytes */
+    int64_t ne[4];   /* ggml order: ne[0] fastest; unused ones are 1 */
+    int32_t file;    /* which file */
+    uint64_t offset; /* absolute, in bytes */
     uint64_t bytes;
 } fl_tensor;
 

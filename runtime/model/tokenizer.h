@@ -8,17 +8,17 @@
 typedef struct fl_tokenizer fl_tokenizer;
 
 typedef enum fl_token_kind { /* numbers of tokenizer.ggml.token_type */
-    FL_TOKEN_NORMAL = 1,
-    FL_TOKEN_UNKNOWN = 2,
-    FL_TOKEN_CONTROL = 3,
-    FL_TOKEN_USER = 4, /* added, printed: <think>, <tool_call> */
-    FL_TOKEN_UNUSED = 5,
-    FL_TOKEN_BYTE = 6
+                             FL_TOKEN_NORMAL = 1,
+                             FL_TOKEN_UNKNOWN = 2,
+                             FL_TOKEN_CONTROL = 3,
+                             FL_TOKEN_USER = 4, /* added, printed: <think>, <tool_call> */
+                             FL_TOKEN_UNUSED = 5,
+                             FL_TOKEN_BYTE = 6
 } fl_token_kind;
 
 /* From GGUF metadata (tokenizer.ggml.*) or a tokenizer.json. */
-FL_CHECKED fl_status fl_tokenizer_from_gguf(fl_tokenizer **out, const fl_gguf *g,
-                                            const char *path, fl_err *err);
+FL_CHECKED fl_status fl_tokenizer_from_gguf(fl_tokenizer **out, const fl_gguf *g, const char *path,
+                                            fl_err *err);
 FL_CHECKED fl_status fl_tokenizer_from_json(fl_tokenizer **out, const char *path, fl_err *err);
 /* Whichever the source has. */
 FL_CHECKED fl_status fl_tokenizer_open(fl_tokenizer **out, const fl_source *src, fl_err *err);

@@ -1,0 +1,377 @@
+#include "runtime/base/options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern char **environ;
+
+/* ---- commands ---- */
+
+enum {
+    C_RUN = 1 << 0,
+    C_PLAN = 1 << 1,
+    C_INSPECT = 1 << 2,
+    C_LOGITS = 1 << 3,
+    C_QUANTIZE = 1 << 4
+};
+
+typedef struct command {
+    const char *name;
+    unsigned bit;
+    int min_args, max_args;
+    const char *usage, *what;
+} command;
+
+static const command commands[] = {
+    {"run", C_RUN, 1, 1, "run MODEL -p TEXT [options]",
+     "answer one prompt; the text streams to stdout"},
+    {"plan", C_PLAN, 1, 1, "plan MODEL [--vram SIZE] [--ctx N] [--json]",
+     "show what goes where, in bytes, without loading"},
+    {"inspect", C_INSPECT, 1, 1, "inspect MODEL [--json]", "show what a model file holds"},
+    {"logits", C_LOGITS, 1, 1, "logits MODEL --ids 1,2,3 | --text TEXT -o FILE.npy [options]",
+     "write next-token logits as a NumPy file"},
+    {"quantize", C_QUANTIZE, 2, 2, "quantize IN OUT.gguf [--type T] [--arch A]",
+     "write a GGUF file from a safetensors folder or an F32/F16/BF16 GGUF"},
+};
+
+static const command *find_command(const char *name)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    return NULL;
+}
+
+/* ---- the one table of options ---- */
+
+typedef enum kind { K_FLAG, K_TEXT, K_CHOICE, K_SIZE, K_INT, K_REAL, K_ONOFF, K_SEED, K_STOP } kind;
+
+typedef struct option_row {
+    const char *name;
+    char letter; /* 0: none */
+    kind kind;
+    unsigned in; /* commands that take it */
+    size_t offset;
+    double min, max;     /* K_INT, K_REAL */
+    const char *allowed; /* K_CHOICE: words separated by '|' */
+    const char *metavar, *help;
+} option_row;
+
+#define AT(field) offsetof(fl_options, field)
+#define C_MODEL (C_RUN | C_LOGITS)
+#define C_ALL (C_RUN | C_PLAN | C_INSPECT | C_LOGITS | C_QUANTIZE)
+
+static const option_row rows[] = {
+    {"prompt", 'p', K_TEXT, C_RUN, AT(prompt), 0, 0, NULL, "TEXT", "the user's message"},
+    {"file", 'f', K_TEXT, C_RUN, AT(prompt_file), 0, 0, NULL, "FILE",
+     "read the message from FILE; - is standard input"},
+    {"system", 0, K_TEXT, C_RUN, AT(system), 0, 0, NULL, "TEXT", "system message"},
+    {"raw", 0, K_FLAG, C_RUN, AT(raw), 0, 0, NULL, NULL,
+     "give the text to the model as it is, without the chat format"},
+    {"mode", 0, K_CHOICE, C_RUN, AT(mode), 0, 0, "auto|ar|block", "MODE",
+     "auto: block diffusion if the model's file says it is earned, else ar"},
+    {"think", 0, K_ONOFF, C_RUN, AT(think), 0, 0, NULL, "on|off", "thinking (default on)"},
+    {"max-tokens", 0, K_INT, C_RUN, AT(max_tokens), 0, 131072, NULL, "N", "stop after N tokens"},
+    {"stop", 0, K_STOP, C_RUN, AT(stop), 0, 0, NULL, "TEXT", "stop before TEXT; may be repeated"},
+    {"ignore-eos", 0, K_FLAG, C_RUN, AT(ignore_eos), 0, 0, NULL, NULL, "go on past stop tokens"},
+    {"temp", 0, K_REAL, C_RUN, AT(temp), 0, 100, NULL, "X", "temperature; 0 is greedy"},
+    {"top-k", 0, K_INT, C_RUN, AT(top_k), 0, 1e9, NULL, "N", "keep the N likeliest; 0 keeps all"},
+    {"top-p", 0, K_REAL, C_RUN, AT(top_p), 0, 1, NULL, "X", "nucleus sampling"},
+    {"min-p", 0, K_REAL, C_RUN, AT(min_p), 0, 1, NULL, "X", "drop tokens below X times the best"},
+    {"seed", 0, K_SEED, C_RUN, AT(seed), 0, 0, NULL, "N", "seed of the sampler"},
+    {"threshold", 0, K_REAL, C_RUN, AT(threshold), 0, 1, NULL, "X",
+     "block mode: confidence that commits a token"},
+    {"block-mode", 0, K_CHOICE, C_MODEL, AT(block_mode), 0, 0, "causal|blockend|mixed|bidir", "M",
+     "how GDN layers work inside a block; default: as the file says"},
+    {"vram", 0, K_SIZE, C_MODEL | C_PLAN, AT(vram), 0, 0, NULL, "SIZE",
+     "cap of device memory, as 16G or 900MiB; default: what the model wants"},
+    {"ctx", 0, K_INT, C_MODEL | C_PLAN, AT(ctx), 1, 131072, NULL, "N",
+     "tokens of prompt and answer together"},
+    {"kv", 0, K_CHOICE, C_MODEL | C_PLAN, AT(kv), 0, 0, "f16|f32", "TYPE", "type of the KV cache"},
+    {"device", 0, K_CHOICE, C_MODEL | C_PLAN, AT(device), 0, 0, "host", "NAME", "where to compute"},
+    {"threads", 0, K_INT, C_MODEL, AT(threads), 1, 256, NULL, "N",
+     "CPU threads; default: physical cores"},
+    {"cpu", 0, K_CHOICE, C_MODEL, AT(cpu), 0, 0, "reference|avx2", "TIER",
+     "best instruction tier to use"},
+    {"chunk", 0, K_INT, C_MODEL | C_PLAN, AT(chunk), 1, 65536, NULL, "N",
+     "rows per prefill pass (default 512); the text does not depend on it"},
+    {"act", 0, K_CHOICE, C_MODEL, AT(act), 0, 0, "law|f32", "KIND",
+     "law: the numeric law; f32: float activations, for comparisons"},
+    {"io", 0, K_CHOICE, C_MODEL, AT(io), 0, 0, "uring|pread", "BACKEND",
+     "how experts are read; default: the best that works"},
+    {"stats", 0, K_FLAG, C_RUN, AT(stats), 0, 0, NULL, NULL, "statistics on stderr"},
+    {"json", 0, K_FLAG, C_RUN | C_PLAN | C_INSPECT, AT(json), 0, 0, NULL, NULL,
+     "one JSON object on stdout"},
+    {"ids", 0, K_TEXT, C_LOGITS, AT(ids), 0, 0, NULL, "1,2,3", "token ids"},
+    {"text", 0, K_TEXT, C_LOGITS, AT(text), 0, 0, NULL, "TEXT", "text to tokenize"},
+    {"all", 0, K_FLAG, C_LOGITS, AT(all), 0, 0, NULL, NULL, "every row, not only the last"},
+    {"denoise", 0, K_TEXT, C_LOGITS, AT(denoise), 0, 0, NULL, "MASKS",
+     "positions to mask, as 40-47,50: logits of the block pass"},
+    {"out", 'o', K_TEXT, C_LOGITS, AT(out), 0, 0, NULL, "FILE", "output file"},
+    {"arch", 0, K_CHOICE, C_QUANTIZE, AT(arch), 0, 0, "clover_moe|qwen35moe", "ARCH",
+     "architecture to write; qwen35moe drops the bidirectional tensors"},
+    {"type", 0, K_CHOICE, C_QUANTIZE, AT(type), 0, 0, "q4_k|q8_0|bf16|f16|f32", "TYPE",
+     "type of the matrices (default q4_k)"},
+    {"help", 'h', K_FLAG, C_ALL, AT(help), 0, 0, NULL, NULL, "this text"},
+};
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+/* ---- values ---- */
+
+fl_status fl_size_parse(const char *text, uint64_t *bytes, fl_err *err)
+{
+    static const struct {
+        const char *suffix;
+        double factor;
+    } unit[] = {{"", 1},       {"B", 1},        {"K", 0x1p10}, {"KiB", 0x1p10},
+                {"M", 0x1p20}, {"MiB", 0x1p20}, {"G", 0x1p30}, {"GiB", 0x1p30},
+                {"kB", 1e3},   {"MB", 1e6},     {"GB", 1e9}};
+    char *end = NULL;
+    errno = 0;
+    const bool digit = isdigit((unsigned char)text[0]) || text[0] == '.';
+    const bool hex = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
+    const double v = digit && !hex ? strtod(text, &end) : -1;
+    if (end && v >= 0 && errno == 0)
+        for (size_t i = 0; i < sizeof unit / sizeof *unit; i++)
+            if (strcmp(end, unit[i].suffix) == 0) {
+                const double b = v * unit[i].factor;
+                if (b >= 0x1p63) break;
+                if (b < 1 || (unit[i].factor == 1 && b != floor(b))) break;
+                *bytes = (uint64_t)b;
+                return FL_OK;
+            }
+    return FL_FAIL(err, FL_E_ARG, 0,
+                   "'%s' is not a size; expected a number above 0 with K, M, G, "
+                   "KiB, MiB, GiB (powers of 1024) or kB, MB, GB (powers of 1000), as in 15.5GiB",
+                   text);
+}
+
+const char *fl_size_format(char buf[32], uint64_t bytes)
+{
+    if (bytes >= 1ull << 30)
+        snprintf(buf, 32, "%.2f GiB", (double)bytes / 0x1p30);
+    else if (bytes >= 1ull << 20)
+        snprintf(buf, 32, "%.1f MiB", (double)bytes / 0x1p20);
+    else if (bytes >= 1ull << 10)
+        snprintf(buf, 32, "%.1f KiB", (double)bytes / 0x1p10);
+    else
+        snprintf(buf, 32, "%" PRIu64 " B", bytes);
+    return buf;
+}
+
+static bool word_in(const char *list, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *p = list; n && p; p = strchr(p, '|')) {
+        if (*p == '|') p++;
+        if (strncmp(p, word, n) == 0 && (p[n] == '|' || p[n] == 0)) return true;
+    }
+    return false;
+}
+
+static fl_status parse_number(const option_row *r, const char *v, double *out, fl_err *err)
+{
+    char *end = NULL;
+    errno = 0;
+    if (r->kind == K_INT)
+        *out = (double)strtoll(v, &end, 10);
+    else
+        *out = strtod(v, &end);
+    if (end == v || *end || isspace((unsigned char)*v) || errno ||
+        !(*out >= r->min && *out <= r->max))
+        return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected %s from %.10g to %.10g", r->name, v,
+                       r->kind == K_INT ? "a whole number" : "a number", r->min, r->max);
+    return FL_OK;
+}
+
+static fl_status set_stop(fl_options *o, const char *v, fl_err *err)
+{
+    const int most = (int)(sizeof o->stop / sizeof *o->stop);
+    if (!*v) return FL_FAIL(err, FL_E_ARG, 0, "--stop: an empty text would stop at once");
+    if (o->n_stop == most)
+        return FL_FAIL(err, FL_E_ARG, 0, "--stop %s: at most %d stop texts", v, most);
+    o->stop[o->n_stop++] = v;
+    return FL_OK;
+}
+
+static fl_status set_value(fl_options *o, const option_row *r, const char *v, fl_err *err)
+{
+    void *field = (char *)o + r->offset;
+    double x;
+    switch (r->kind) {
+    case K_FLAG: *(bool *)field = true; return FL_OK;
+    case K_TEXT: *(const char **)field = v; return FL_OK;
+    case K_CHOICE:
+        if (!word_in(r->allowed, v))
+            return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected one of %s", r->name, v, r->allowed);
+        *(const char **)field = v;
+        return FL_OK;
+    case K_SIZE: return fl_size_parse(v, field, err);
+    case K_INT:
+        FL_TRY(parse_number(r, v, &x, err));
+        if (r->offset == AT(threads))
+            *(int *)field = (int)x;
+        else
+            *(int64_t *)field = (int64_t)x;
+        return FL_OK;
+    case K_REAL:
+        FL_TRY(parse_number(r, v, &x, err));
+        *(double *)field = x;
+        return FL_OK;
+    case K_ONOFF:
+        if (strcmp(v, "on") != 0 && strcmp(v, "off") != 0)
+            return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected on or off", r->name, v);
+        *(int *)field = v[1] == 'n';
+        return FL_OK;
+    case K_SEED: {
+        char *end = NULL;
+        errno = 0;
+        o->seed = strtoull(v, &end, 10);
+        if (!isdigit((unsigned char)*v) || *end || errno)
+            return FL_FAIL(err, FL_E_ARG, 0, "--seed %s: expected a whole number from 0 to 2^64-1",
+                           v);
+        o->seed_given = true;
+        return FL_OK;
+    }
+    case K_STOP: return set_stop(o, v, err);
+    }
+    return FL_OK;
+}
+
+/* ---- parsing ---- */
+
+static fl_status check_environment(fl_err *err)
+{
+    for (char **e = environ; e && *e; e++)
+        if (strncmp(*e, "FL_", 3) == 0 && strncmp(*e, "FL_TEST_", 8) != 0) {
+            const int n = (int)strcspn(*e, "=");
+            return FL_FAIL(err, FL_E_ARG, 0,
+                           "environment variable %.*s: no FL_ variable is read; use the option of "
+                           "that name (fourleaf --help)",
+                           n, *e);
+        }
+    return FL_OK;
+}
+
+static void defaults(fl_options *o)
+{
+    memset(o, 0, sizeof *o);
+    o->think = -1;
+    o->max_tokens = -1;
+    o->top_k = -1;
+    o->temp = o->top_p = o->min_p = o->threshold = NAN;
+}
+
+static fl_status unknown_option(const command *c, char **argv, int at, fl_err *err)
+{
+    const char *word = at > 0 ? argv[at] : "?";
+    const char *bare = word + strspn(word, "-");
+    const int len = (int)strcspn(bare, "=");
+    for (int i = 0; i < N_ROWS; i++)
+        if ((int)strlen(rows[i].name) == len && strncmp(rows[i].name, bare, (size_t)len) == 0)
+            return FL_FAIL(err, FL_E_ARG, 0, "%s does not take --%s (fourleaf %s --help)", c->name,
+                           rows[i].name, c->name);
+    return FL_FAIL(err, FL_E_ARG, 0, "unknown option %s (fourleaf %s --help lists them)", word,
+                   c->name);
+}
+
+/* getopt's tables for one command. */
+static void build_tables(const command *c, struct option *longs, char *shorts)
+{
+    int n = 0;
+    *shorts++ = ':';
+    for (int i = 0; i < N_ROWS; i++) {
+        if (!(rows[i].in & c->bit)) continue;
+        const int has_arg = rows[i].kind != K_FLAG;
+        longs[n++] = (struct option){rows[i].name, has_arg, NULL, 256 + i};
+        if (rows[i].letter) {
+            *shorts++ = rows[i].letter;
+            if (has_arg) *shorts++ = ':';
+        }
+    }
+    longs[n] = (struct option){0};
+    *shorts = 0;
+}
+
+static const option_row *row_of(int got)
+{
+    if (got >= 256) return &rows[got - 256];
+    for (int i = 0; i < N_ROWS; i++)
+        if (rows[i].letter && rows[i].letter == got) return &rows[i];
+    return NULL;
+}
+
+fl_status fl_options_parse(fl_options *o, int argc, char **argv, fl_err *err)
+{
+    defaults(o);
+    FL_TRY(check_environment(err));
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        o->help = true;
+        return FL_OK;
+    }
+    const command *c = find_command(argv[1]);
+    if (!c)
+        return FL_FAIL(err, FL_E_ARG, 0, "unknown command '%s' (fourleaf --help lists them)",
+                       argv[1]);
+    o->command = c->name;
+
+    struct option longs[N_ROWS + 1];
+    char shorts[3 * N_ROWS + 2];
+    build_tables(c, longs, shorts);
+    optind = 0; /* full restart: tests parse more than once */
+    opterr = 0;
+    char **av = argv + 1;
+    const int ac = argc - 1;
+    for (;;) {
+        const int at = optind ? optind : 1;
+        const int got = getopt_long(ac, av, shorts, longs, NULL);
+        if (got == -1) break;
+        if (got == ':')
+            return FL_FAIL(err, FL_E_ARG, 0, "%s needs a value (fourleaf %s --help)",
+                           av[optind - 1], c->name);
+        const option_row *r = got == '?' ? NULL : row_of(got);
+        if (!r) return unknown_option(c, av, optind > at ? optind - 1 : at, err);
+        FL_TRY(set_value(o, r, optarg, err));
+    }
+    o->args = (const char *const *)(av + optind);
+    o->n_args = ac - optind;
+    if (o->help) return FL_OK;
+    if (o->n_args < c->min_args)
+        return FL_FAIL(err, FL_E_ARG, 0, "%s needs %s: fourleaf %s", c->name,
+                       c->min_args == 2 ? "an input and an output" : "a model", c->usage);
+    if (o->n_args > c->max_args)
+        return FL_FAIL(err, FL_E_ARG, 0, "%s: unexpected '%s': fourleaf %s", c->name,
+                       o->args[c->max_args], c->usage);
+    return FL_OK;
+}
+
+/* ---- help ---- */
+
+void fl_options_help(const char *name)
+{
+    const command *c = name ? find_command(name) : NULL;
+    if (!c) {
+        puts("Fourleaf runs Clover-35B-A3B and its base model on one consumer GPU.\n\nCommands:");
+        for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+            printf("  %-10s %s\n", commands[i].name, commands[i].what);
+        puts("\nfourleaf COMMAND --help lists a command's options.");
+        return;
+    }
+    printf("fourleaf %s\n  %s\n\nOptions:\n", c->usage, c->what);
+    for (int i = 0; i < N_ROWS; i++) {
+        const option_row *r = &rows[i];
+        if (!(r->in & c->bit)) continue;
+        char left[64];
+        snprintf(left, sizeof left, "%s%c%s--%s%s%s", r->letter ? "-" : " ",
+                 r->letter ? r->letter : ' ', r->letter ? ", " : "  ", r->name,
+                 r->metavar ? " " : "", r->metavar ? r->metavar : "");
+        printf("  %-26s %s%s%s\n", left, r->help, r->allowed ? ": " : "",
+               r->allowed ? r->allowed : "");
+    }
+}

@@ -1,0 +1,134 @@
+#include <math.h>
+#include <stdlib.h>
+
+#include "runtime/base/options.h"
+#include "tests/support/test.h"
+
+static fl_options o;
+static fl_err err;
+
+/* Parses "fourleaf WORDS..." (words separated by single spaces). */
+static fl_status parse(const char *words)
+{
+    static char copy[512];
+    static char *argv[64];
+    int argc = 0;
+    snprintf(copy, sizeof copy, "fourleaf %s", words);
+    for (char *p = strtok(copy, " "); p; p = strtok(NULL, " ")) argv[argc++] = p;
+    argv[argc] = NULL;
+    return fl_options_parse(&o, argc, argv, &err);
+}
+
+static void values_land_in_their_fields(void **state)
+{
+    (void)state;
+    ASSERT_OK(
+        parse("run m.gguf -p hi --mode block --think off --max-tokens 5 --temp 0.5 --vram 1.5GiB "
+              "--threads 2 --seed 18446744073709551615 --stop a --stop b --stats --raw"));
+    assert_string_equal(o.command, "run");
+    assert_int_equal(o.n_args, 1);
+    assert_string_equal(o.args[0], "m.gguf");
+    assert_string_equal(o.prompt, "hi");
+    assert_string_equal(o.mode, "block");
+    assert_int_equal(o.think, 0);
+    assert_int_equal(o.max_tokens, 5);
+    assert_true(o.temp == 0.5 && o.seed == UINT64_MAX && o.seed_given);
+    assert_int_equal(o.vram, 1610612736);
+    assert_int_equal(o.threads, 2);
+    assert_int_equal(o.n_stop, 2);
+    assert_string_equal(o.stop[1], "b");
+    assert_true(o.stats && o.raw && !o.json && !o.help);
+    ASSERT_OK(parse("run -p=x m --ctx=77"));
+    assert_int_equal(o.ctx, 77);
+    ASSERT_OK(parse("run m"));
+    assert_true(isnan(o.temp) && isnan(o.top_p) && isnan(o.threshold));
+    assert_int_equal(o.think, -1);
+    assert_int_equal(o.max_tokens, -1);
+    ASSERT_OK(
+        parse("logits m --ids 1,2 --all -o x.npy --denoise 3-5 --chunk 64 --act f32 --kv f32"));
+    assert_true(o.all);
+    assert_int_equal(o.chunk, 64);
+}
+
+static void mistakes_are_named(void **state)
+{
+    (void)state;
+    ASSERT_FAILS(parse("fly m"), FL_E_ARG, "unknown command 'fly'");
+    ASSERT_FAILS(parse("run m --foo"), FL_E_ARG, "unknown option --foo");
+    ASSERT_FAILS(parse("run m --foo=3"), FL_E_ARG, "unknown option --foo=3");
+    ASSERT_FAILS(parse("run m -Z"), FL_E_ARG, "unknown option -Z");
+    ASSERT_FAILS(parse("run m --all"), FL_E_ARG, "run does not take --all");
+    ASSERT_FAILS(parse("run m --prompt"), FL_E_ARG, "needs a value");
+    ASSERT_FAILS(parse("run m --mode fast"), FL_E_ARG, "one of auto|ar|block");
+    ASSERT_FAILS(parse("run m --mode a"), FL_E_ARG, "one of auto|ar|block");
+    ASSERT_FAILS(parse("run m --think maybe"), FL_E_ARG, "on or off");
+    ASSERT_FAILS(parse("run m --ctx 0"), FL_E_ARG, "from 1 to 131072");
+    ASSERT_FAILS(parse("run m --ctx 131073"), FL_E_ARG, "131072");
+    ASSERT_FAILS(parse("run m --ctx 12x"), FL_E_ARG, "whole number");
+    ASSERT_FAILS(parse("run m --temp nan"), FL_E_ARG, "--temp nan");
+    ASSERT_FAILS(parse("run m --seed -1"), FL_E_ARG, "--seed -1");
+    ASSERT_FAILS(parse("run"), FL_E_ARG, "needs a model");
+    ASSERT_FAILS(parse("quantize a"), FL_E_ARG, "an input and an output");
+    ASSERT_FAILS(parse("run a b"), FL_E_ARG, "unexpected 'b'");
+    setenv("FL_VRAM", "16G", 1);
+    ASSERT_FAILS(parse("run a"), FL_E_ARG, "FL_VRAM");
+    unsetenv("FL_VRAM");
+}
+
+static void help_is_known(void **state)
+{
+    (void)state;
+    ASSERT_OK(parse("--help"));
+    assert_true(o.help && !o.command);
+    ASSERT_OK(parse(""));
+    assert_true(o.help);
+    ASSERT_OK(parse("run --help"));
+    assert_true(o.help);
+    assert_string_equal(o.command, "run");
+}
+
+static void sizes_have_units(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {{"1", 1},
+                {"4096", 4096},
+                {"1K", 1024},
+                {"1KiB", 1024},
+                {"1kB", 1000},
+                {"2M", 2 << 20},
+                {"2MB", 2000000},
+                {"16G", 16ull << 30},
+                {"16GB", 16000000000ull},
+                {"1.5GiB", 3ull << 29},
+                {".5K", 512}};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        uint64_t b = 0;
+        ASSERT_OK(fl_size_parse(good[i].text, &b, &err));
+        assert_true(b == good[i].bytes);
+    }
+    static const char *bad[] = {"",       "-1",  "0",   "1.5",  "1X",           "1 G", "G",
+                                "1e400G", "nan", "inf", "0x10", "99999999999G", "1gb", "1mb"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        uint64_t b = 0;
+        ASSERT_FAILS(fl_size_parse(bad[i], &b, &err), FL_E_ARG, "is not a size");
+    }
+    char buf[32];
+    assert_string_equal(fl_size_format(buf, 16ull << 30), "16.00 GiB");
+    assert_string_equal(fl_size_format(buf, 1536 << 10), "1.5 MiB");
+    assert_string_equal(fl_size_format(buf, 1024), "1.0 KiB");
+    assert_string_equal(fl_size_format(buf, 7), "7 B");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_land_in_their_fields),
+        cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(help_is_known),
+        cmocka_unit_test(sizes_have_units),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
