@@ -1,0 +1,59 @@
+#ifndef FL_MODEL_GGUF_WRITE_H
+#define FL_MODEL_GGUF_WRITE_H
+
+#include "runtime/base/status.h"
+#include "runtime/base/str.h"
+#include "runtime/model/gguf.h"
+
+/* Writes one GGUF v3 file as a stream: metadata and tensor table first, then the data of each
+ * tensor in the order of its declaration, in pieces of any size. Memory: the header and one
+ * buffer, never a tensor. The file appears under its name only when complete and re-read:
+ *
+ *   create, put_* (metadata), add_tensor..., begin, write..., commit
+ *
+ * One thread. Every failure after create leaves what stood under the name before; discard (or a
+ * failed commit) removes the temporary. Held by tests/model/test_gguf_write.c. */
+typedef struct fl_gguf_writer fl_gguf_writer;
+
+enum { FL_GGUF_ALIGN = 4096 }; /* default alignment of every tensor: pages and O_DIRECT */
+
+/* `alignment` must be a power of two of at least 8 (0 = FL_GGUF_ALIGN); it is written as
+ * general.alignment by begin. Nothing is created on disk yet. */
+FL_CHECKED fl_status fl_gguf_writer_create(fl_gguf_writer **out, const char *path,
+                                           uint32_t alignment, fl_err *err);
+
+/* Metadata, in the order of the calls. A lack of memory is remembered and reported by begin;
+ * so is a key given twice. Keys and strings are copied. */
+void fl_gguf_put_u32(fl_gguf_writer *w, const char *key, uint32_t v);
+void fl_gguf_put_i32(fl_gguf_writer *w, const char *key, int32_t v);
+void fl_gguf_put_f32(fl_gguf_writer *w, const char *key, float v);
+void fl_gguf_put_bool(fl_gguf_writer *w, const char *key, bool v);
+void fl_gguf_put_str(fl_gguf_writer *w, const char *key, const char *text, size_t n);
+void fl_gguf_put_strings(fl_gguf_writer *w, const char *key, const fl_str *v, uint64_t n);
+void fl_gguf_put_i32s(fl_gguf_writer *w, const char *key, const int32_t *v, uint64_t n);
+/* A value of another file, byte for byte, under `key`. */
+void fl_gguf_put_copy(fl_gguf_writer *w, const char *key, const fl_kv *kv);
+/* True when the key was put before. */
+bool fl_gguf_has_key(const fl_gguf_writer *w, const char *key);
+
+/* Declares the next tensor. `type` must be in the table of formats and divide ne[0]; names are
+ * at most 63 bytes and unique. */
+FL_CHECKED fl_status fl_gguf_add_tensor(fl_gguf_writer *w, const char *name, uint32_t type,
+                                        int n_dims, const int64_t *ne, fl_err *err);
+/* Bytes of the whole file as declared so far. */
+uint64_t fl_gguf_writer_bytes(const fl_gguf_writer *w);
+
+/* Checks the free space of the target's file system against the whole size, opens the temporary
+ * and writes the header. */
+FL_CHECKED fl_status fl_gguf_writer_begin(fl_gguf_writer *w, fl_err *err);
+/* The next `n` bytes of tensor data. A piece may not cross the end of a tensor (assert); padding
+ * is written where a tensor ends. */
+FL_CHECKED fl_status fl_gguf_writer_write(fl_gguf_writer *w, const void *data, uint64_t n,
+                                          fl_err *err);
+/* All tensors must be complete (assert). Flushes to the disk, drops the file's pages, re-reads
+ * the whole file, compares the tensor table and the XXH64 of the data with what was written, then
+ * renames. *w becomes NULL whatever the outcome. */
+FL_CHECKED fl_status fl_gguf_writer_commit(fl_gguf_writer **w, fl_err *err);
+void fl_gguf_writer_discard(fl_gguf_writer **w);
+
+#endif
