@@ -72,19 +72,6 @@ static void quantize_bf16(const float *src, void *dst, int64_t n)
     for (int64_t i = 0; i < n; i++) d[i] = fl_f32_to_bf16(src[i]);
 }
 
-/* As ggml writes it: d = max / 127, values rounded half away from zero. */
-static void quantize_q8_0(const float *src, void *dst, int64_t n)
-{
-    fl_block_q8_0 *b = dst;
-    for (int64_t i = 0; i < n / 32; i++, b++, src += 32) {
-        float m = 0.0f;
-        for (int j = 0; j < 32; j++) m = fmaxf(m, fabsf(src[j]));
-        float d = m / 127.0f, id = d != 0.0f ? 1.0f / d : 0.0f;
-        b->d = fl_f32_to_f16(d);
-        for (int j = 0; j < 32; j++) b->q[j] = (int8_t)roundf(src[j] * id);
-    }
-}
-
 #define READ(NAME, ELEMS, BYTES, LAW, FN, WRITE)                       \
     {                                                                  \
         NAME, ELEMS, BYTES, LAW, true, NULL, fl_dequantize_##FN, WRITE \
@@ -105,7 +92,7 @@ static const fl_type_info table[FL_TYPE_LIMIT] = {
     [FL_TYPE_Q4_1] = READ("q4_1", 32, 20, FL_LAW_FLOAT, q4_1, NULL),
     [FL_TYPE_Q5_0] = READ("q5_0", 32, 22, FL_LAW_FLOAT, q5_0, NULL),
     [FL_TYPE_Q5_1] = READ("q5_1", 32, 24, FL_LAW_FLOAT, q5_1, NULL),
-    [FL_TYPE_Q8_0] = READ("q8_0", 32, 34, FL_LAW_32, q8_0, quantize_q8_0),
+    [FL_TYPE_Q8_0] = READ("q8_0", 32, 34, FL_LAW_32, q8_0, fl_quantize_q8_0),
     [FL_TYPE_Q2_K] = READ("q2_k", 256, 84, FL_LAW_FLOAT, q2_k, NULL),
     [FL_TYPE_Q3_K] = READ("q3_k", 256, 110, FL_LAW_S, q3_k, NULL),
     [FL_TYPE_Q4_K] = READ("q4_k", 256, 144, FL_LAW_K, q4_k, fl_quantize_q4_k),
