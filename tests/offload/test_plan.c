@@ -1,0 +1,229 @@
+/* The plan: exact to the byte, at both ends of the cap, over random models. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "offload/plan.h"
+
+static uint64_t seed = 20260101;
+static uint32_t rnd(uint32_t n)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((seed >> 33) % n);
+}
+
+/* What the load takes, counted from the tiers alone. */
+static uint64_t recount(const fl_plan *p, int *n_resident, int *n_total)
+{
+    uint64_t fixed = 0, kept = 0, slot = 0;
+    *n_resident = *n_total = 0;
+    for (int i = 0; i < p->in.n_items; i++) fixed += p->in.item[i].bytes;
+    for (int i = 0; i < p->in.n_layer * p->in.n_expert; i++) {
+        const uint64_t b = p->in.expert_bytes[i];
+        assert_true(p->resident[i] <= 1);
+        *n_total += b != 0;
+        if (p->resident[i]) {
+            kept += b;
+            *n_resident += b != 0;
+        } else {
+            assert_true(b > 0);
+            if (b > slot) slot = b;
+        }
+    }
+    assert_int_equal(p->fixed_bytes, fixed);
+    assert_int_equal(p->resident_bytes, kept);
+    assert_int_equal(p->slot_bytes, slot);
+    return fixed + kept + (uint64_t)p->n_slots * slot;
+}
+
+static void check(const fl_plan *p)
+{
+    int n_resident, n_total;
+    assert_int_equal(p->device_bytes, recount(p, &n_resident, &n_total));
+    assert_true(p->device_bytes <= p->in.device_cap);
+    assert_int_equal(p->n_resident, n_resident);
+    assert_int_equal(p->n_total, n_total);
+    const int n_stream = n_total - n_resident;
+    const int k = p->in.top_k > 2 ? p->in.top_k : 2;
+    assert_true(n_stream == 0 ? p->n_slots == 0 : p->n_slots >= 1);
+    assert_true(p->n_slots <= 2 * k && p->n_slots <= n_stream);
+    /* Fewer slots than a token wants only where all memory is slots already. */
+    if (p->n_slots < k && p->n_slots < n_stream)
+        assert_true(p->in.device_cap - p->fixed_bytes <
+                    (uint64_t)k * (p->min_device_cap - p->fixed_bytes));
+    assert_int_equal(p->staging_bytes, (uint64_t)p->n_stages * p->stage_bytes);
+    assert_int_equal(p->stage_bytes % 4096, 0);
+    assert_true(n_total == 0 ? p->n_stages == 0 : p->n_stages >= 1);
+}
+
+static fl_status at(fl_plan_input *in, uint64_t cap, fl_plan *p, fl_err *err)
+{
+    in->device_cap = cap;
+    const fl_status st = fl_plan_make(in, p, err);
+    if (st == FL_OK) check(p);
+    return st;
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    uint64_t sizes[12 * 20];
+    for (int round = 0; round < 3000; round++) {
+        fl_plan_input in = {.n_layer = 1 + (int)rnd(12), .n_expert = 1 + (int)rnd(20)};
+        in.top_k = (int)rnd((uint32_t)in.n_expert + 1);
+        in.expert_bytes = sizes;
+        in.n_items = (int)rnd(4);
+        for (int i = 0; i < in.n_items; i++)
+            in.item[i] = (fl_plan_item){.name = "x", .bytes = rnd(100000)};
+        const bool uniform = rnd(2), dense_first = rnd(3) == 0;
+        for (int l = 0; l < in.n_layer; l++) {
+            const uint64_t by_layer = 64 * (uint64_t)(1 + rnd(500));
+            for (int e = 0; e < in.n_expert; e++)
+                sizes[l * in.n_expert + e] = uniform                 ? 64 * 77
+                                             : dense_first && l == 0 ? 0
+                                             : rnd(8) == 0           ? 64 * (uint64_t)rnd(500)
+                                                                     : by_layer;
+        }
+        fl_plan p, q;
+        fl_err err = {0};
+        assert_int_equal(at(&in, UINT64_MAX, &p, &err), FL_OK);
+        const uint64_t lo = p.min_device_cap, hi = p.full_device_cap;
+        assert_int_equal(p.n_resident, p.n_total);
+        assert_int_equal(p.device_bytes, hi);
+        fl_plan_free(&p);
+
+        assert_int_equal(at(&in, hi, &p, &err), FL_OK);
+        assert_int_equal(p.n_resident, p.n_total);
+        fl_plan_free(&p);
+        if (hi > lo) {
+            assert_int_equal(at(&in, hi - 1, &p, &err), FL_OK);
+            assert_true(p.n_resident < p.n_total);
+            fl_plan_free(&p);
+        }
+        assert_int_equal(at(&in, lo, &p, &err), FL_OK);
+        assert_int_equal(p.min_device_cap, lo);
+        fl_plan_free(&p);
+        if (lo > 0) {
+            assert_int_equal(at(&in, lo - 1, &p, &err), FL_E_NOMEM);
+            assert_int_equal(p.min_device_cap, lo);
+            assert_int_equal(p.full_device_cap, hi);
+            assert_null(p.resident);
+        }
+        for (int i = 0; i < 4 && hi > lo; i++) {
+            const uint64_t cap = lo + rnd((uint32_t)(hi - lo));
+            assert_int_equal(at(&in, cap, &p, NULL), FL_OK);
+            assert_int_equal(at(&in, cap, &q, NULL), FL_OK);
+            assert_memory_equal(p.resident, q.resident, (size_t)in.n_layer * (size_t)in.n_expert);
+            if (uniform) {
+                assert_true(cap - p.device_bytes < 64 * 77);
+                int least = in.n_expert, most = 0;
+                for (int l = 0; l < in.n_layer; l++) {
+                    int n = 0;
+                    for (int e = 0; e < in.n_expert; e++) n += p.resident[l * in.n_expert + e];
+                    if (n < least) least = n;
+                    if (n > most) most = n;
+                }
+                assert_true(most - least <= 1);
+            }
+            fl_plan_free(&p);
+            fl_plan_free(&q);
+        }
+    }
+}
+
+/* The shape that this program is for: 40 layers of 256 experts, 8 at a time, about 20 GB. */
+static void test_large_model(void **state)
+{
+    (void)state;
+    enum { LAYERS = 40, EXPERTS = 256 };
+    static uint64_t sizes[LAYERS * EXPERTS];
+    const uint64_t small = 3 * 2048 * 512 / 256 * 144, large = small + 2048 * 512 / 256 * 66;
+    for (int i = 0; i < LAYERS * EXPERTS; i++) sizes[i] = i / EXPERTS % 2 ? small : large;
+    fl_plan_input in = {.n_layer = LAYERS, .n_expert = EXPERTS, .top_k = 8, .n_items = 2};
+    in.expert_bytes = sizes;
+    in.item[0] = (fl_plan_item){.name = "dense weights", .bytes = UINT64_C(1800) << 20};
+    in.item[1] = (fl_plan_item){.name = "KV cache", .bytes = UINT64_C(640) << 20};
+    fl_plan p;
+    assert_int_equal(at(&in, UINT64_C(16) << 30, &p, NULL), FL_OK);
+    assert_int_equal(p.n_slots, 16);
+    assert_true(p.n_resident > 7000 && p.n_resident < p.n_total);
+    assert_true(p.in.device_cap - p.device_bytes < small);
+    fl_plan_free(&p);
+    /* Tiny card: everything is slots, still one token at a time. */
+    assert_int_equal(at(&in, (UINT64_C(2440) << 20) + 8 * large, &p, NULL), FL_OK);
+    assert_int_equal(p.n_slots, 8);
+    fl_plan_free(&p);
+}
+
+static void test_message(void **state)
+{
+    (void)state;
+    uint64_t sizes[4] = {1 << 20, 1 << 20, 1 << 20, 1 << 20};
+    fl_plan_input in = {.n_layer = 2, .n_expert = 2, .top_k = 1, .n_items = 2};
+    in.expert_bytes = sizes;
+    in.item[0] = (fl_plan_item){.name = "dense weights", .bytes = 1000};
+    in.item[1] = (fl_plan_item){.name = "KV cache", .bytes = 5 << 20};
+    fl_plan p;
+    fl_err err = {0};
+    assert_int_equal(at(&in, 3 << 20, &p, &err), FL_E_NOMEM);
+    assert_non_null(strstr(err.msg, "6292456 bytes")); /* need */
+    assert_non_null(strstr(err.msg, "3145728 bytes")); /* cap */
+    assert_non_null(strstr(err.msg, "KV cache 5.0"));
+    assert_non_null(strstr(err.msg, "--vram 7M"));
+    /* The value it names works. */
+    assert_int_equal(at(&in, 7 << 20, &p, NULL), FL_OK);
+    fl_plan_free(&p);
+    /* A need of whole MiB is not rounded further. */
+    in.item[0].bytes = 1 << 20;
+    err = (fl_err){0};
+    assert_int_equal(at(&in, 0, &p, &err), FL_E_NOMEM);
+    assert_non_null(strstr(err.msg, "--vram 7M"));
+}
+
+static void test_bad_input(void **state)
+{
+    (void)state;
+    uint64_t sizes[2] = {64, 65};
+    fl_plan_input in = {.n_layer = 1, .n_expert = 2, .top_k = 1, .device_cap = UINT64_MAX};
+    in.expert_bytes = sizes;
+    fl_plan p;
+    fl_err err = {0};
+    assert_int_equal(fl_plan_make(&in, &p, &err), FL_E_ARG);
+    assert_non_null(strstr(err.msg, "expert 1 of layer 0"));
+    sizes[0] = sizes[1] = UINT64_C(1) << 63;
+    assert_int_equal(fl_plan_make(&in, &p, NULL), FL_E_ARG);
+    sizes[0] = sizes[1] = 64;
+    in.item[0] = (fl_plan_item){.name = "x", .bytes = UINT64_MAX - 100};
+    in.n_items = 1;
+    assert_int_equal(fl_plan_make(&in, &p, NULL), FL_E_ARG);
+    in.n_items = 0;
+    in.top_k = 3;
+    assert_int_equal(fl_plan_make(&in, &p, NULL), FL_E_ARG);
+    in.n_layer = in.n_expert = 1 << 20;
+    assert_int_equal(fl_plan_make(&in, &p, NULL), FL_E_ARG);
+    assert_null(p.resident);
+    fl_plan_free(&p);
+    /* A model without experts is all fixed. */
+    in = (fl_plan_input){.device_cap = 10, .n_items = 1, .item = {{"dense weights", 10}}};
+    assert_int_equal(fl_plan_make(&in, &p, NULL), FL_OK);
+    assert_int_equal(p.device_bytes, 10);
+    assert_int_equal(p.n_slots + p.n_total + p.n_stages, 0);
+    fl_plan_free(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_large_model),
+        cmocka_unit_test(test_message),
+        cmocka_unit_test(test_bad_input),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
