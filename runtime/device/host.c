@@ -180,7 +180,8 @@ fl_status fl_device_open(fl_device **out, const fl_device_config *cfg, fl_err *e
 static uint8_t *pages_take(uint64_t bytes)
 {
     void *p = NULL;
-    if (posix_memalign(&p, ALIGN, bytes)) return NULL;
+    errno = posix_memalign(&p, ALIGN, bytes);
+    if (errno) return NULL;
     return memset(p, 0, bytes);
 }
 static void pages_give(uint8_t *p, uint64_t bytes)
