@@ -15,7 +15,7 @@ from pathlib import Path
 from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
-SEED, N = 3636, 2400
+SEED, N = 3636, 2000
 CHANGES = [
     (
         "{%- if loop.index0 > ns.last_query_index %}",

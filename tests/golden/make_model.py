@@ -63,7 +63,11 @@ ROPE = dict(
 
 def text_config():
     kinds = [
-        "full_attention" if (i + 1) % 4 == 0 else "linear_attention"
+        (
+            "full_attention"
+            if (i + 1) % SHAPE.get("full_attention_interval", 4) == 0
+            else "linear_attention"
+        )
         for i in range(SHAPE["num_hidden_layers"])
     ]
     return Qwen3_5MoeTextConfig(
@@ -158,12 +162,11 @@ def random_model():
     return model, mtp
 
 
-def official_tensors(model, mtp):
+def official_tensors(model, mtp=None):
     """{official name: tensor}: BF16, but A_log and the gated norm F32, as published."""
     out = {}
-    for name, p in list(model.named_parameters()) + [
-        ("mtp." + n, p) for n, p in mtp.named_parameters()
-    ]:
+    extra = [("mtp." + n, p) for n, p in mtp.named_parameters()] if mtp else []
+    for name, p in list(model.named_parameters()) + extra:
         name = (
             name.replace("model.", "model.language_model.", 1)
             if name.startswith("model.")
@@ -381,6 +384,15 @@ def check_official_layout(folder, model, ids):
     assert torch.equal(a, b), (a - b).abs().max()
 
 
+def report(n, logits, wide):
+    """How far float32 itself is from float64 here, and how near the two best logits come."""
+    noise, top = np.abs(wide - logits).max() / np.abs(wide).max(), np.sort(logits, axis=1)
+    print(
+        f"prompt {n}: logits {logits.min():.2f}..{logits.max():.2f}, float32 against float64 "
+        f"{noise:.1e}, smallest gap of the two best {(top[:, -1] - top[:, -2]).min():.1e}"
+    )
+
+
 def main(out):
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
@@ -397,13 +409,7 @@ def main(out):
             logits = model(ids).logits[0].numpy()
             wide = model.double()(ids).logits[0].numpy()
             model.float()
-        noise = np.abs(wide - logits).max() / np.abs(wide).max()
-        top = np.sort(logits, axis=1)
-        print(
-            f"prompt {n}: logits {logits.min():.2f}..{logits.max():.2f}, "
-            f"float32 against float64 {noise:.1e}, "
-            f"smallest gap of the two best {(top[:, -1] - top[:, -2]).min():.1e}"
-        )
+        report(n, logits, wide)
         np.save(out / f"ids_{n}.npy", ids[0].numpy().astype("<i4"))
         np.save(out / f"logits_{n}.npy", logits.astype("<f4"))
     check_official_layout(out / "hf", model, ids)
