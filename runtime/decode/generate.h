@@ -1,0 +1,69 @@
+#ifndef FL_DECODE_GENERATE_H
+#define FL_DECODE_GENERATE_H
+
+#include "runtime/decode/sampler.h"
+#include "runtime/model/forward.h"
+
+/* Text generation: from prompt ids to streamed text, one token at a time (AR) or in blocks of
+ * masks that are filled in several passes (block diffusion). */
+
+typedef enum fl_gen_mode { FL_GEN_AUTO, FL_GEN_AR, FL_GEN_BLOCK } fl_gen_mode;
+
+typedef enum fl_finish {
+    FL_FINISH_STOP,        /* a stop id */
+    FL_FINISH_STOP_STRING, /* a stop string */
+    FL_FINISH_LENGTH,      /* max_tokens */
+    FL_FINISH_CONTEXT,     /* the context is full */
+    FL_FINISH_CANCELED     /* the callback said so */
+} fl_finish;
+const char *fl_finish_name(fl_finish f); /* "stop", "stop_string", "length", ... */
+
+enum { FL_MAX_STOP_STRINGS = 16, FL_MAX_STOP_BYTES = 1024 };
+
+typedef struct fl_gen_config {
+    fl_gen_mode mode;
+    fl_sampler_config sampler;
+    int64_t max_tokens;      /* -1 = until something else ends it */
+    const char *const *stop; /* stop strings: UTF-8, 1 to FL_MAX_STOP_BYTES bytes each */
+    int n_stop;
+    bool ignore_eos;  /* the model's stop ids do not end the text */
+    fl_clover clover; /* block switches; block_size must not exceed the engine's */
+    /* Text as it becomes final: whole characters, never a stop string or its part. Returning
+     * false cancels. May be NULL. */
+    bool (*on_text)(void *arg, const char *text, size_t n);
+    void *arg;
+} fl_gen_config;
+
+/* The model's own defaults: clover's switches; temperature, top-k, top-p, min-p from
+ * generation_config.json or the GGUF's general.sampling.* keys; greedy where it gives none. */
+void fl_gen_config_init(fl_gen_config *c, const fl_model *model);
+
+typedef struct fl_gen_result {
+    fl_gen_mode mode;   /* the one taken */
+    const char *reason; /* why, one static sentence */
+    fl_finish finish;
+    int32_t stop_id;    /* FL_FINISH_STOP: which; else -1 */
+    const int32_t *ids; /* generated ids in order, the stop id included; the generator's memory */
+    int64_t n_prompt, n_generated;
+    int64_t prefill_passes; /* chunks of the prompt */
+    int64_t clean_passes;   /* after the prompt: AR steps or block commits */
+    int64_t denoise_passes;
+    int64_t blocks;                           /* begun */
+    int max_passes;                           /* most denoise passes of one block */
+    int64_t committed_at_threshold;           /* positions committed with confidence >= threshold */
+    double prefill_s, decode_s, first_text_s; /* seconds; first_text_s from the start, 0 = none */
+} fl_gen_result;
+
+typedef struct fl_generator fl_generator;
+
+/* Allocates everything that generation needs; `engine` must be loaded and outlive it. */
+FL_CHECKED fl_status fl_generator_create(fl_generator **out, fl_engine *engine, fl_err *err);
+void fl_generator_destroy(fl_generator **g);
+
+/* Starts a new sequence from the prompt and generates. FL_E_ARG: an empty prompt, one that
+ * leaves no room in the context (with the counts), bad settings, block mode on a model without
+ * masks. FL_E_NAN names the layer. */
+FL_CHECKED fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
+                                 int64_t n_prompt, fl_gen_result *out, fl_err *err);
+
+#endif

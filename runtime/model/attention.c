@@ -1,0 +1,116 @@
+#include <math.h>
+#include <string.h>
+
+#include "runtime/model/layers.h"
+
+void fl_rope_prepare(const fl_pass *p)
+{
+    const int half = p->hp->rot_dim / 2;
+    for (int t = 0; t < p->n_rows; t++) {
+        const double pos = (double)(p->state->n + t);
+        for (int j = 0; j < half; j++) {
+            const double angle = pos * p->buf->rope_freq[j];
+            p->buf->rope_cos[t * half + j] = (float)cos(angle);
+            p->buf->rope_sin[t * half + j] = (float)sin(angle);
+        }
+    }
+}
+
+/* Pairs (j, j + half) of the head's first 2 * half values. */
+static void rotate(float *head, const float *c, const float *s, int half)
+{
+    for (int j = 0; j < half; j++) {
+        const float a = head[j], b = head[j + half];
+        head[j] = fmaf(a, c[j], -(b * s[j]));
+        head[j + half] = fmaf(b, c[j], a * s[j]);
+    }
+}
+
+typedef struct attn_run {
+    const fl_pass *p;
+    const fl_layer_weights *w;
+    int layer;
+} attn_run;
+
+/* Norms and rotates the heads of one row and puts its keys and values into the cache. */
+static void head_task(void *arg, int t, int worker)
+{
+    const attn_run *r = arg;
+    const fl_hparams *hp = r->p->hp;
+    const fl_attn_buffers *b = &r->p->buf->attn;
+    const fl_kernels *kern = &r->p->exec->k;
+    const int hd = hp->head_dim, half = hp->rot_dim / 2;
+    const float *c = r->p->buf->rope_cos + t * half, *s = r->p->buf->rope_sin + t * half;
+    (void)worker;
+    for (int h = 0; h < hp->n_head; h++) {
+        float *q = b->q + ((int64_t)t * hp->n_head + h) * hd;
+        kern->rmsnorm(b->qg + ((int64_t)t * hp->n_head + h) * 2 * hd, r->w->q_norm, hd, hp->eps, q);
+        rotate(q, c, s, half);
+    }
+    float *k = b->k + (int64_t)t * r->p->state->kv_row;
+    const float *v = b->v + (int64_t)t * r->p->state->kv_row;
+    for (int h = 0; h < hp->n_head_kv; h++) {
+        kern->rmsnorm(k + h * hd, r->w->k_norm, hd, hp->eps, k + h * hd);
+        rotate(k + h * hd, c, s, half);
+    }
+    fl_state_put_kv(r->p->state, r->layer, r->p->state->n + t, k, v);
+}
+
+/* One row and one key-value head: all query heads that share it, then their gates. */
+static void attend_task(void *arg, int task, int worker)
+{
+    const attn_run *r = arg;
+    const fl_hparams *hp = r->p->hp;
+    const fl_state *st = r->p->state;
+    const fl_attn_buffers *b = &r->p->buf->attn;
+    const int hd = hp->head_dim, group = hp->n_head / hp->n_head_kv;
+    /* Late rows see the most keys; they go first so that the pool ends evenly. */
+    const int t = r->p->n_rows - 1 - task / hp->n_head_kv, kv = task % hp->n_head_kv;
+    const int64_t at = ((int64_t)t * hp->n_head + (int64_t)kv * group) * hd;
+    const uint64_t elem = st->kv_type == FL_TYPE_F32 ? 4 : 2;
+    (void)worker;
+    const fl_attn_args a = {.q = b->q + at,
+                            .n_q = group,
+                            .head_dim = hd,
+                            .k = (const uint8_t *)st->k[r->layer] + (uint64_t)(kv * hd) * elem,
+                            .v = (const uint8_t *)st->v[r->layer] + (uint64_t)(kv * hd) * elem,
+                            .kv_stride = st->kv_row,
+                            .kv_type = st->kv_type,
+                            .n_keys = st->n + (r->p->denoise ? r->p->n_rows : t + 1),
+                            .scale = 1.0f / sqrtf((float)hd),
+                            .out = b->out + at};
+    r->p->exec->k.attention(&a);
+    for (int h = 0; h < group; h++) {
+        float *out = b->out + at + (int64_t)h * hd;
+        const float *gate = b->qg + (((int64_t)t * hp->n_head + kv * group + h) * 2 + 1) * hd;
+        r->p->exec->k.sigmoid_mul(out, gate, hd, out);
+    }
+}
+
+fl_status fl_attention_forward(const fl_pass *p, int layer, fl_err *err)
+{
+    const fl_layer_weights *w = &p->weights->layer[layer];
+    const fl_hparams *hp = p->hp;
+    fl_buffers *b = p->buf;
+    attn_run r = {p, w, layer};
+
+    fl_rows in = {.x = b->xn, .ld = hp->d_model, .cols = hp->d_model, .n = p->n_rows};
+    const fl_linear_job proj[] = {{&w->q, b->attn.qg, w->q.rows},
+                                  {&w->k, b->attn.k, w->k.rows},
+                                  {&w->v, b->attn.v, w->v.rows}};
+    if (!fl_rows_prepare(p->exec, &in, b->act, proj, 3))
+        return fl_pass_nan(layer, "attention input", err);
+    fl_linear_run(p->exec, proj, 3, &in);
+
+    fl_pool_run(p->exec->pool, head_task, &r, p->n_rows);
+    fl_pool_run(p->exec->pool, attend_task, &r, p->n_rows * hp->n_head_kv);
+
+    const int64_t cols = (int64_t)hp->n_head * hp->head_dim;
+    fl_rows mid = {.x = b->attn.out, .ld = cols, .cols = cols, .n = p->n_rows};
+    const fl_linear_job out = {&w->o, b->y, hp->d_model};
+    if (!fl_rows_prepare(p->exec, &mid, b->act, &out, 1))
+        return fl_pass_nan(layer, "attention output", err);
+    fl_linear_run(p->exec, &out, 1, &mid);
+    fl_rows_add(p, b->x, b->y);
+    return FL_OK;
+}

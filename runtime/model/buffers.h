@@ -1,0 +1,86 @@
+#ifndef FL_MODEL_BUFFERS_H
+#define FL_MODEL_BUFFERS_H
+
+#include "offload/store.h"
+#include "quant/law.h"
+#include "runtime/base/arena.h"
+#include "runtime/model/index.h"
+
+/* Working memory of a forward pass, taken once at load for the largest pass (T rows). Attention,
+ * GDN and MoE never run at the same time, so their parts overlap. */
+
+typedef struct fl_attn_buffers {
+    float *qg;    /* [T][n_head][query head_dim | gate head_dim] */
+    float *k, *v; /* [T][n_head_kv][head_dim] */
+    float *q;     /* [T][n_head][head_dim] normed, rotated */
+    float *out;   /* [T][n_head][head_dim] */
+} fl_attn_buffers;
+
+typedef struct fl_gdn_buffers {
+    float *u;            /* [T][C] raw in_proj_qkv rows */
+    float *c;            /* [T][C] convolved: q | k | v */
+    float *z, *o;        /* [T][nv][d] */
+    float *alpha, *beta; /* [T][nv]: raw, then decay and beta in place */
+    /* block passes only; R = block rows */
+    float *bwd_c;                /* [R][C] */
+    float *bwd_alpha, *bwd_beta; /* [R][nv] */
+    float *ones, *zeros;         /* [R], [C]: decay 1 and beta 0; the row past the block's edge */
+    float *worker_s;             /* [threads][d][d] a state that is thrown away */
+    float *worker_r;             /* [threads][R][d] a second read-out */
+} fl_gdn_buffers;
+
+typedef struct fl_moe_buffers {
+    float *logits;              /* [T][n_expert] */
+    float *shared_g, *shared_u; /* [T][d_ff_shared] */
+    float *shared_gate;         /* [T] */
+    float *shared_y;            /* [T][d_model] */
+    /* One pair = one (row, expert) product; at most T * top_k. Pairs of one expert are
+     * neighbours. */
+    float *pair_x;          /* [pairs][d_model], NULL when no expert reads float rows */
+    fl_act *pair_q;         /* [pairs][max(d_model, d_ff) / 256] */
+    float *pair_g, *pair_u; /* [pairs][d_ff] */
+    float *pair_y;          /* [pairs][d_model] */
+} fl_moe_buffers;
+
+typedef struct fl_route_buffers {
+    int32_t *expert;        /* [T][top_k] falling probability */
+    float *weight;          /* [T][top_k] */
+    int32_t *pair;          /* [T][top_k] pair number of (row, k) */
+    int32_t *pair_row;      /* [pairs] */
+    int32_t *first;         /* [n_expert + 1] first pair of the i-th expert of the union */
+    int32_t *count, *order; /* [n_expert] */
+    fl_expert_view *view;   /* [n_expert] */
+} fl_route_buffers;
+
+typedef struct fl_buffers {
+    int64_t max_rows;           /* T */
+    int64_t max_block;          /* R */
+    float *x;                   /* [T][d_model] residual stream */
+    float *xn;                  /* [T][d_model] normed */
+    float *y;                   /* [T][d_model] a mixer's output */
+    fl_act *act;                /* [T][max_cols / 256] quantized input of the product at hand */
+    float *rope_cos, *rope_sin; /* [T][rot_dim / 2] */
+    double *rope_freq;          /* [rot_dim / 2] */
+    fl_attn_buffers attn;
+    fl_gdn_buffers gdn;
+    fl_moe_buffers moe;
+    fl_route_buffers route;
+    /* LM head on at most R rows */
+    float *head_x;  /* [R][d_model] */
+    fl_act *head_q; /* [R][d_model / 256] */
+    float *logits;  /* [R][n_vocab] */
+} fl_buffers;
+
+/* What the sizes depend on beside the model. */
+typedef struct fl_buffers_shape {
+    int64_t max_rows, max_block;
+    int n_threads;
+    bool float_experts; /* some expert product reads float rows */
+} fl_buffers_shape;
+
+uint64_t fl_buffers_bytes(const fl_index *ix, const fl_buffers_shape *shape);
+/* `memory` is zeroed device memory of that size. */
+void fl_buffers_init(fl_buffers *b, const fl_index *ix, const fl_buffers_shape *shape,
+                     void *memory);
+
+#endif

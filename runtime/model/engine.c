@@ -1,0 +1,148 @@
+#include "runtime/model/engine.h"
+
+#include <stdlib.h>
+
+enum { DEFAULT_CHUNK = 512, MAX_CHUNK = 8192, MAX_BLOCK = 256, IO_DEPTH = 32 };
+
+fl_engine_params fl_engine_defaults(void) { return (fl_engine_params){.kv_type = FL_TYPE_F16}; }
+
+/* Device memory is taken in whole pages, so a plan does not depend on what a device rounds to. */
+static uint64_t whole_pages(uint64_t bytes) { return (bytes + 4095) & ~(uint64_t)4095; }
+
+static fl_status resolve_context(fl_engine_params *p, const fl_hparams *hp, fl_err *err)
+{
+    const int64_t limit =
+        hp->n_ctx_train > 0 && hp->n_ctx_train < FL_MAX_CONTEXT ? hp->n_ctx_train : FL_MAX_CONTEXT;
+    if (p->n_ctx < 0 || p->n_ctx > limit)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "--ctx %lld: this model takes 1 to %lld tokens, prompt and output together",
+                       (long long)p->n_ctx, (long long)limit);
+    if (p->n_ctx == 0) p->n_ctx = limit < FL_DEFAULT_CONTEXT ? limit : FL_DEFAULT_CONTEXT;
+    return FL_OK;
+}
+
+static fl_status resolve(fl_engine_params *p, const fl_index *ix, fl_err *err)
+{
+    FL_TRY(resolve_context(p, &ix->hp, err));
+    if (p->chunk == 0) p->chunk = DEFAULT_CHUNK;
+    if (p->chunk < 1 || p->chunk > MAX_CHUNK)
+        return FL_FAIL(err, FL_E_ARG, 0, "--chunk %lld: expected 1 to %d rows", (long long)p->chunk,
+                       MAX_CHUNK);
+    if (p->chunk > p->n_ctx) p->chunk = p->n_ctx;
+    if (p->block_size == 0) p->block_size = ix->clover.block_size > 0 ? ix->clover.block_size : 32;
+    if (p->block_size < 1 || p->block_size > MAX_BLOCK)
+        return FL_FAIL(err, FL_E_UNSUPPORTED, 0, "block size %d: expected 1 to %d rows",
+                       p->block_size, MAX_BLOCK);
+    if (p->kv_type != FL_TYPE_F16 && p->kv_type != FL_TYPE_F32)
+        return FL_FAIL(err, FL_E_ARG, 0, "--kv: expected f16 or f32");
+    return FL_OK;
+}
+
+static fl_buffers_shape buffers_shape(const fl_engine *e)
+{
+    const fl_engine_params *p = &e->params;
+    const fl_hparams *hp = &e->model->index->hp;
+    fl_buffers_shape s = {.max_rows = p->chunk > p->block_size ? p->chunk : p->block_size,
+                          .max_block = p->block_size,
+                          .n_threads = fl_pool_threads(e->exec.pool)};
+    for (int i = 0; i < e->experts.n && !s.float_experts; i++)
+        for (int part = 0; part < 2; part++)
+            if (!fl_exec_uses_law(&e->exec, e->experts.kind[i].type[part], hp->d_model))
+                s.float_experts = true;
+    return s;
+}
+
+static uint64_t source_bytes(const fl_source *src)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < fl_source_n_files(src); i++) n += fl_source_file_bytes(src, i);
+    return n;
+}
+
+static fl_status make_plan(fl_engine *e, fl_err *err)
+{
+    const fl_index *ix = e->model->index;
+    const fl_buffers_shape shape = buffers_shape(e);
+    uint64_t kv = 0, gdn = 0;
+    fl_state_bytes(ix, e->params.n_ctx, e->params.kv_type, &kv, &gdn);
+    const fl_plan_input in = {.device_cap = fl_device_budget(e->dev)->cap,
+                              .item = {{"dense weights", whole_pages(fl_weights_bytes(ix))},
+                                       {"KV cache", whole_pages(kv)},
+                                       {"GDN state", whole_pages(gdn)},
+                                       {"pass buffers", whole_pages(fl_buffers_bytes(ix, &shape))}},
+                              .n_items = 4,
+                              .n_layer = ix->hp.n_layer,
+                              .n_expert = ix->hp.n_expert,
+                              .top_k = ix->hp.top_k,
+                              .expert_bytes = e->experts.bytes,
+                              .file_bytes = source_bytes(ix->src)};
+    return fl_plan_make(&in, &e->plan, err);
+}
+
+fl_status fl_engine_open(fl_engine **out, const fl_model *model, const fl_engine_params *params,
+                         fl_err *err)
+{
+    fl_status st = FL_OK;
+    fl_engine *e = calloc(1, sizeof(*e));
+    if (!e) return FL_FAIL(err, FL_E_NOMEM, 0, "engine: out of memory");
+    e->model = model;
+    e->params = *params;
+    FL_GO(resolve(&e->params, model->index, err));
+    if (!fl_kernels_init(&e->exec.k, params->cpu_tier))
+        FL_GO(FL_FAIL(err, FL_E_ARG, 0, "--cpu %s: no such tier in this build or machine",
+                      params->cpu_tier));
+    e->exec.act_f32 = params->act_f32;
+    FL_GO(fl_pool_create(&e->exec.pool, params->threads, err));
+    const fl_device_config cfg = {.kind = params->device ? params->device : "host",
+                                  .memory_cap = params->vram};
+    FL_GO(fl_device_open(&e->dev, &cfg, err));
+    FL_GO(fl_experts_describe(&e->experts, model->index, err));
+    FL_GO(make_plan(e, err));
+    *out = e;
+    return FL_OK;
+out:
+    fl_engine_close(&e);
+    return st;
+}
+
+fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done, uint64_t total),
+                         void *progress_arg, fl_err *err)
+{
+    const fl_index *ix = e->model->index;
+    const fl_source *src = ix->src;
+    const fl_plan_item *item = e->plan.in.item;
+    const fl_buffers_shape shape = buffers_shape(e);
+
+    FL_TRY(fl_io_open(&e->io, e->params.io, fl_source_paths(src), fl_source_n_files(src), IO_DEPTH,
+                      err));
+    FL_TRY(fl_device_alloc(e->dev, item[0].bytes, item[0].name, &e->mem_weights, err));
+    FL_TRY(fl_device_alloc(e->dev, item[1].bytes, item[1].name, &e->mem_kv, err));
+    FL_TRY(fl_device_alloc(e->dev, item[2].bytes, item[2].name, &e->mem_gdn, err));
+    FL_TRY(fl_device_alloc(e->dev, item[3].bytes, item[3].name, &e->mem_buf, err));
+    FL_TRY(fl_weights_load(&e->weights, ix, e->dev, e->io, e->mem_weights, err));
+    FL_TRY(fl_state_init(&e->state, ix, e->params.n_ctx, e->params.kv_type, e->mem_kv, e->mem_gdn,
+                         err));
+    fl_buffers_init(&e->buf, ix, &shape, e->mem_buf);
+    return fl_store_create(&e->store, e->dev, e->io, &e->plan, e->experts.place, progress,
+                           progress_arg, err);
+}
+
+void fl_engine_close(fl_engine **engine)
+{
+    fl_engine *e = *engine;
+    if (!e) return;
+    fl_store_destroy(&e->store);
+    fl_state_fini(&e->state);
+    fl_weights_free(&e->weights);
+    if (e->mem_buf) fl_device_free(e->dev, &e->mem_buf);
+    if (e->mem_gdn) fl_device_free(e->dev, &e->mem_gdn);
+    if (e->mem_kv) fl_device_free(e->dev, &e->mem_kv);
+    if (e->mem_weights) fl_device_free(e->dev, &e->mem_weights);
+    fl_io_close(&e->io);
+    fl_plan_free(&e->plan);
+    fl_experts_free(&e->experts);
+    fl_device_close(&e->dev);
+    fl_pool_destroy(&e->exec.pool);
+    free(e);
+    *engine = NULL;
+}

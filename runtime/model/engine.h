@@ -1,0 +1,59 @@
+#ifndef FL_MODEL_ENGINE_H
+#define FL_MODEL_ENGINE_H
+
+#include "offload/plan.h"
+#include "offload/store.h"
+#include "runtime/model/buffers.h"
+#include "runtime/model/linear.h"
+#include "runtime/model/model.h"
+#include "runtime/model/state.h"
+#include "runtime/model/weights.h"
+
+/* A loaded model: device, dense weights, expert store, one sequence's state, pass buffers. What
+ * the plan says is what the load takes: sizes come from the allocation code in counting mode
+ * (tests/model/test_engine.c). */
+
+typedef struct fl_engine_params {
+    const char *device;   /* NULL = "host" */
+    uint64_t vram;        /* cap on device memory in bytes; 0 = all that the device has */
+    int64_t n_ctx;        /* tokens; 0 = min(model's, FL_DEFAULT_CONTEXT) */
+    int64_t chunk;        /* prefill rows per pass; 0 = 512 */
+    uint32_t kv_type;     /* FL_TYPE_F16 or FL_TYPE_F32 */
+    bool act_f32;         /* float activations instead of the numeric law */
+    int threads;          /* 0 = physical cores */
+    const char *cpu_tier; /* NULL = best */
+    const char *io;       /* I/O backend, NULL = best */
+    int block_size;       /* rows of a block pass; 0 = the model's */
+} fl_engine_params;
+
+/* F16 cache, everything else "not given". */
+fl_engine_params fl_engine_defaults(void);
+
+typedef struct fl_engine {
+    const fl_model *model;   /* borrowed: outlives the engine */
+    fl_engine_params params; /* resolved: n_ctx, chunk, block_size are final */
+    fl_exec exec;
+    fl_device *dev;
+    fl_io *io;
+    fl_plan plan;
+    fl_experts experts;
+    fl_store *store;
+    fl_weights weights;
+    fl_state state;
+    fl_buffers buf;
+    void *mem_weights, *mem_kv, *mem_gdn, *mem_buf; /* device memory */
+    int n_rows; /* rows of the last pass, whose hidden rows are in buf.x */
+} fl_engine;
+
+/* Resolves the parameters, opens the device and makes the plan; loads nothing. The only calls
+ * allowed afterwards are fl_engine_load and fl_engine_close. FL_E_ARG: a context above the
+ * model's or the hard limit, a bad chunk; FL_E_NOMEM: the plan does not fit, with what would. */
+FL_CHECKED fl_status fl_engine_open(fl_engine **out, const fl_model *model,
+                                    const fl_engine_params *params, fl_err *err);
+/* Takes the planned memory and reads the weights. `progress` may be NULL. */
+FL_CHECKED fl_status fl_engine_load(fl_engine *e,
+                                    void (*progress)(void *arg, uint64_t done, uint64_t total),
+                                    void *progress_arg, fl_err *err);
+void fl_engine_close(fl_engine **e);
+
+#endif

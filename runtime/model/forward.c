@@ -1,0 +1,183 @@
+#include "runtime/model/forward.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "runtime/model/layers.h"
+
+fl_status fl_pass_nan(int layer, const char *where, fl_err *err)
+{
+    return FL_FAIL(err, FL_E_NAN, 0,
+                   "NaN or infinity in layer %d, %s: the weights are damaged or a file quirk was "
+                   "not recognised (see inspect)",
+                   layer, where);
+}
+
+typedef struct add_run {
+    float *y;
+    const float *delta;
+    int64_t n;
+} add_run;
+
+static void add_task(void *arg, int t, int worker)
+{
+    const add_run *r = arg;
+    float *y = r->y + t * r->n;
+    const float *delta = r->delta + t * r->n;
+    (void)worker;
+    for (int64_t i = 0; i < r->n; i++) y[i] += delta[i];
+}
+
+void fl_rows_add(const fl_pass *p, float *y, const float *delta)
+{
+    add_run r = {y, delta, p->hp->d_model};
+    fl_pool_run(p->exec->pool, add_task, &r, p->n_rows);
+}
+
+typedef struct norm_run {
+    const fl_pass *p;
+    const float *w;
+} norm_run;
+
+static void norm_task(void *arg, int t, int worker)
+{
+    const norm_run *r = arg;
+    const int64_t d = r->p->hp->d_model;
+    (void)worker;
+    r->p->exec->k.rmsnorm(r->p->buf->x + t * d, r->w, d, r->p->hp->eps, r->p->buf->xn + t * d);
+}
+
+static void norm_rows(const fl_pass *p, const float *w)
+{
+    norm_run r = {p, w};
+    fl_pool_run(p->exec->pool, norm_task, &r, p->n_rows);
+}
+
+static fl_status embed_rows(const fl_engine *e, const int32_t *ids, int n, fl_err *err)
+{
+    const fl_mat *m = &e->weights.embed;
+    const fl_type_info *t = fl_type_get(m->type);
+    const uint64_t row_bytes = fl_type_row_bytes(m->type, (uint64_t)m->cols);
+    for (int i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= m->rows)
+            return FL_FAIL(err, FL_E_ARG, 0, "token id %d is outside the vocabulary of %lld",
+                           ids[i], (long long)m->rows);
+        float *x = e->buf.x + i * m->cols;
+        t->dequantize((const uint8_t *)m->data + (uint64_t)ids[i] * row_bytes, x, m->cols);
+        if (m->scale != 1.0f)
+            for (int64_t j = 0; j < m->cols; j++) x[j] *= m->scale;
+    }
+    return FL_OK;
+}
+
+static fl_pass make_pass(fl_engine *e, int n_rows)
+{
+    return (fl_pass){.exec = &e->exec,
+                     .hp = &e->model->index->hp,
+                     .weights = &e->weights,
+                     .experts = &e->experts,
+                     .store = e->store,
+                     .buf = &e->buf,
+                     .state = &e->state,
+                     .n_rows = n_rows};
+}
+
+static fl_status run_layers(fl_engine *e, const fl_pass *p, const int32_t *ids, fl_err *err)
+{
+    FL_TRY(embed_rows(e, ids, p->n_rows, err));
+    fl_rope_prepare(p);
+    for (int i = 0; i < p->hp->n_layer; i++) {
+        const fl_layer_weights *w = &p->weights->layer[i];
+        norm_rows(p, w->attn_norm);
+        if (w->full_attention)
+            FL_TRY(fl_attention_forward(p, i, err));
+        else
+            FL_TRY(fl_gdn_forward(p, i, err));
+        norm_rows(p, w->ffn_norm);
+        FL_TRY(fl_moe_forward(p, i, err));
+    }
+    e->n_rows = p->n_rows;
+    return FL_OK;
+}
+
+static fl_status check_room(const fl_engine *e, int64_t n, fl_err *err)
+{
+    if (e->state.broken)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "the sequence state is unusable after a failed pass; start a new sequence");
+    if (n < 1 || n > e->state.n_ctx - e->state.n)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "%lld tokens do not fit: %lld of %lld tokens of context are in use; raise "
+                       "--ctx or shorten the prompt",
+                       (long long)n, (long long)e->state.n, (long long)e->state.n_ctx);
+    return FL_OK;
+}
+
+fl_status fl_forward_clean(fl_engine *e, const int32_t *ids, int64_t n, fl_err *err)
+{
+    FL_TRY(check_room(e, n, err));
+    for (int64_t done = 0; done < n;) {
+        const int64_t rows = n - done < e->params.chunk ? n - done : e->params.chunk;
+        const fl_pass p = make_pass(e, (int)rows);
+        const fl_status st = run_layers(e, &p, ids + done, err);
+        if (st != FL_OK) {
+            e->state.broken = true;
+            return st;
+        }
+        e->state.n += rows;
+        done += rows;
+    }
+    fl_forward_hidden(e, e->n_rows - 1, e->state.h_last);
+    return FL_OK;
+}
+
+fl_status fl_forward_denoise(fl_engine *e, const int32_t *ids, int n, fl_gdn_block_mode mode,
+                             int n_clean, fl_err *err)
+{
+    FL_TRY(check_room(e, n, err));
+    if (n > e->params.block_size)
+        return FL_FAIL(err, FL_E_ARG, 0, "a block pass takes at most %d rows, not %d",
+                       e->params.block_size, n);
+    if (mode == FL_GDN_BIDIR && !e->model->index->clover.has_bwd)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "block mode bidir needs tensors that this model lacks; use --block-mode "
+                       "blockend, mixed or causal");
+    fl_pass p = make_pass(e, n);
+    p.denoise = true;
+    p.mode = mode;
+    p.n_clean = n_clean;
+    return run_layers(e, &p, ids, err);
+}
+
+void fl_forward_hidden(const fl_engine *e, int row, float *out)
+{
+    const fl_hparams *hp = &e->model->index->hp;
+    assert(row >= 0 && row < e->n_rows);
+    e->exec.k.rmsnorm(e->buf.x + row * hp->d_model, e->weights.output_norm, hp->d_model, hp->eps,
+                      out);
+}
+
+fl_status fl_forward_logits(fl_engine *e, const int *rows, int n, const float **logits, fl_err *err)
+{
+    const fl_hparams *hp = &e->model->index->hp;
+    const int64_t d = hp->d_model, vocab = e->weights.output.rows;
+    assert(n > 0 && n <= e->params.block_size);
+    for (int i = 0; i < n; i++) {
+        if (rows[i] < 0)
+            memcpy(e->buf.head_x + i * d, e->state.h_last, (size_t)d * sizeof(float));
+        else
+            fl_forward_hidden(e, rows[i], e->buf.head_x + i * d);
+    }
+    fl_rows in = {.x = e->buf.head_x, .ld = d, .cols = d, .n = n};
+    const fl_linear_job job = {&e->weights.output, e->buf.logits, vocab};
+    if (!fl_rows_prepare(&e->exec, &in, e->buf.head_q, &job, 1))
+        return fl_pass_nan(hp->n_layer - 1, "final norm", err);
+    fl_linear_run(&e->exec, &job, 1, &in);
+    for (int64_t i = 0; i < n * vocab; i++)
+        if (!isfinite(e->buf.logits[i]))
+            return FL_FAIL(err, FL_E_NAN, 0, "NaN or infinity in the logits (LM head, token %lld)",
+                           (long long)(i % vocab));
+    *logits = e->buf.logits;
+    return FL_OK;
+}

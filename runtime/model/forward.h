@@ -1,0 +1,31 @@
+#ifndef FL_MODEL_FORWARD_H
+#define FL_MODEL_FORWARD_H
+
+#include "runtime/model/engine.h"
+
+/* The forward passes over the engine's one sequence. Bits of a row depend on the tokens before
+ * it alone: not on threads, chunk size or where experts lie (tests/decode/test_invariance.c).
+ * FL_E_ARG: a token id outside the vocabulary, no room in the context, a state broken by an
+ * earlier failure. FL_E_NAN: a value that is not finite, the message names the layer. */
+
+/* Token-causal pass over n tokens in chunks of params.chunk rows; the only pass that writes the
+ * state. After it the hidden rows of the last chunk are at hand. On failure the state is broken
+ * until fl_state_reset. */
+FL_CHECKED fl_status fl_forward_clean(fl_engine *e, const int32_t *ids, int64_t n, fl_err *err);
+
+/* Block pass over n <= block_size rows at positions state.n ..: every row sees all clean tokens
+ * and all rows of the block. Writes nothing but scratch. n_clean: leading rows that are not
+ * masks (read by FL_GDN_MIXED alone). FL_GDN_BIDIR without the extra tensors is FL_E_ARG. */
+FL_CHECKED fl_status fl_forward_denoise(fl_engine *e, const int32_t *ids, int n,
+                                        fl_gdn_block_mode mode, int n_clean, fl_err *err);
+
+/* Logits [n][n_vocab] of rows of the last pass (numbered within its last chunk), at most
+ * block_size at once; row -1 is the state's h_last. The result lives in the engine until the
+ * next call. */
+FL_CHECKED fl_status fl_forward_logits(fl_engine *e, const int *rows, int n, const float **logits,
+                                       fl_err *err);
+
+/* Final hidden row (after the final norm) of a row of the last pass; out [d_model]. */
+void fl_forward_hidden(const fl_engine *e, int row, float *out);
+
+#endif

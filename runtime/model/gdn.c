@@ -1,0 +1,202 @@
+#include <math.h>
+#include <string.h>
+
+#include "runtime/model/layers.h"
+
+/* A Gated DeltaNet layer. Clean passes run the per-token recurrence in place and keep the last
+ * three raw rows; block passes run it on a copy of the state that is thrown away, read out as
+ * the block mode says. */
+
+typedef struct gdn_run {
+    const fl_pass *p;
+    const fl_layer_weights *w;
+    int layer;
+    bool bidir;
+} gdn_run;
+
+/* q and k heads of a convolved row to unit length; q also times 1/sqrt(d). */
+static void norm_heads(const gdn_run *r, float *c)
+{
+    const fl_hparams *hp = r->p->hp;
+    const int d = hp->gdn_dim;
+    const float scale = 1.0f / sqrtf((float)d);
+    for (int h = 0; h < hp->gdn_k_heads; h++) {
+        float *q = c + h * d, *k = c + (hp->gdn_k_heads + h) * d;
+        r->p->exec->k.l2norm(q, d, scale, q);
+        r->p->exec->k.l2norm(k, d, 1.0f, k);
+    }
+}
+
+/* decay = exp(a * softplus(alpha + dt)) and beta = sigmoid(beta), in place. In double, since a
+ * decay error grows with the length of the memory. */
+static void gates(const gdn_run *r, const float *a, const float *dt, float *alpha, float *beta)
+{
+    for (int n = 0; n < r->p->hp->gdn_v_heads; n++) {
+        const double x = (double)(alpha[n] + dt[n]);
+        const double softplus = x > 20.0 ? x : log1p(exp(x));
+        alpha[n] = (float)exp((double)a[n] * softplus);
+        beta[n] = 1.0f / (1.0f + fl_law_exp(-beta[n]));
+    }
+}
+
+/* Convolution, norms and gates of row t, forward and (in a bidirectional block) backward. */
+static void row_task(void *arg, int t, int worker)
+{
+    const gdn_run *r = arg;
+    const fl_hparams *hp = r->p->hp;
+    const fl_gdn_buffers *b = &r->p->buf->gdn;
+    const int64_t c = r->p->state->n_channels, nv = hp->gdn_v_heads;
+    const float *row[4];
+    (void)worker;
+    for (int a = 0; a < 4; a++) {
+        const int at = t - 3 + a;
+        row[a] = at >= 0 ? b->u + at * c : r->p->state->tail[r->layer] + (3 + at) * c;
+    }
+    r->p->exec->k.conv4_silu(row, r->w->conv, c, b->c + t * c);
+    norm_heads(r, b->c + t * c);
+    gates(r, r->w->a, r->w->dt, b->alpha + t * nv, b->beta + t * nv);
+    if (!r->bidir) return;
+
+    /* The mirror image: tap 3 is this row, taps 2..0 the rows to its right, zeros past the edge. */
+    for (int a = 0; a < 4; a++) {
+        const int at = t + 3 - a;
+        row[a] = at < r->p->n_rows ? b->u + at * c : b->zeros;
+    }
+    r->p->exec->k.conv4_silu(row, r->w->bwd_conv, c, b->bwd_c + t * c);
+    norm_heads(r, b->bwd_c + t * c);
+    gates(r, r->w->bwd_a, r->w->bwd_dt, b->bwd_alpha + t * nv, b->bwd_beta + t * nv);
+}
+
+/* The scan of value head n over the rows of `c`, whatever the direction. */
+static fl_gdn_args scan_args(const gdn_run *r, int n, float *s, const float *c, const float *decay,
+                             const float *beta, float *o, int64_t o_stride)
+{
+    const fl_hparams *hp = r->p->hp;
+    const int nk = hp->gdn_k_heads, nv = hp->gdn_v_heads, d = hp->gdn_dim;
+    const int kh = hp->v_grouped ? n / (nv / nk) : n % nk;
+    const int64_t stride = r->p->state->n_channels;
+    return (fl_gdn_args){.s = s,
+                         .dk = d,
+                         .dv = d,
+                         .n_rows = r->p->n_rows,
+                         .q = c + kh * d,
+                         .k = c + (nk + kh) * d,
+                         .v = c + (2 * nk + n) * d,
+                         .q_stride = stride,
+                         .k_stride = stride,
+                         .v_stride = stride,
+                         .decay = decay + n,
+                         .beta = beta + n,
+                         .gate_stride = nv,
+                         .o = o,
+                         .o_stride = o_stride};
+}
+
+/* Rows [from, n_rows) read the state s as it is: a strict scan with decay 1 and beta 0, which
+ * leaves s alone and sums in the same order as every other read-out. */
+static void read_state(const gdn_run *r, fl_gdn_args a, int from)
+{
+    const fl_gdn_buffers *b = &r->p->buf->gdn;
+    a.n_rows = r->p->n_rows - from;
+    a.q += from * a.q_stride;
+    a.k += from * a.k_stride;
+    a.v += from * a.v_stride;
+    a.o += from * a.o_stride;
+    a.decay = b->ones;
+    a.beta = b->zeros;
+    a.gate_stride = 1;
+    a.strict = 1;
+    if (a.n_rows > 0) r->p->exec->k.gdn_scan(&a);
+}
+
+/* o += mix * r, where r comes from the strict backward scan, which starts from nothing at the
+ * block's right edge. */
+static void add_backward(const gdn_run *r, int n, int worker)
+{
+    const fl_hparams *hp = r->p->hp;
+    const fl_gdn_buffers *b = &r->p->buf->gdn;
+    const int64_t d = hp->gdn_dim, nv = hp->gdn_v_heads;
+    const float mix = r->w->bwd_mix[n];
+    if (mix == 0.0f) return; /* the base layer, to the bit */
+    float *s = b->worker_s + worker * d * d;
+    float *back = b->worker_r + worker * r->p->buf->max_block * d;
+    memset(s, 0, (size_t)(d * d) * sizeof(float));
+    fl_gdn_args a = scan_args(r, n, s, b->bwd_c, b->bwd_alpha, b->bwd_beta, back, d);
+    a.strict = 1;
+    a.reverse = 1;
+    r->p->exec->k.gdn_scan(&a);
+    for (int t = 0; t < r->p->n_rows; t++)
+        r->p->exec->k.axpy(mix, back + t * d, d, b->o + (t * nv + n) * d);
+}
+
+/* One value head over all rows: scan, read-out, gated norm. */
+static void head_task(void *arg, int n, int worker)
+{
+    const gdn_run *r = arg;
+    const fl_pass *p = r->p;
+    const fl_hparams *hp = p->hp;
+    const fl_gdn_buffers *b = &p->buf->gdn;
+    const int64_t d = hp->gdn_dim, nv = hp->gdn_v_heads;
+    float *s = p->state->s[r->layer] + n * d * d;
+    if (p->denoise) {
+        float *copy = b->worker_s + worker * d * d;
+        memcpy(copy, s, (size_t)(d * d) * sizeof(float));
+        s = copy;
+    }
+    const fl_gdn_args a = scan_args(r, n, s, b->c, b->alpha, b->beta, b->o + n * d, nv * d);
+    p->exec->k.gdn_scan(&a);
+    if (p->denoise && p->mode == FL_GDN_BLOCKEND) read_state(r, a, 0);
+    if (p->denoise && p->mode == FL_GDN_MIXED) read_state(r, a, p->n_clean);
+    if (r->bidir) add_backward(r, n, worker);
+
+    for (int t = 0; t < p->n_rows; t++) {
+        float *o = b->o + (t * nv + n) * d;
+        p->exec->k.rmsnorm(o, r->w->gdn_norm, d, hp->eps, o);
+        p->exec->k.silu_mul(b->z + (t * nv + n) * d, o, d, o);
+    }
+}
+
+/* The last three rows of (old tail, u), oldest first. */
+static void keep_tail(const fl_pass *p, int layer)
+{
+    const int64_t c = p->state->n_channels;
+    const size_t bytes = (size_t)c * sizeof(float);
+    float *tail = p->state->tail[layer];
+    for (int i = 0; i < 3; i++) {
+        const int at = p->n_rows - 3 + i; /* row of u; negative: row 3 + at of the old tail */
+        memcpy(tail + i * c, at >= 0 ? p->buf->gdn.u + at * c : tail + (3 + at) * c, bytes);
+    }
+}
+
+fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err)
+{
+    const fl_layer_weights *w = &p->weights->layer[layer];
+    const fl_hparams *hp = p->hp;
+    fl_buffers *b = p->buf;
+    const int64_t nv = hp->gdn_v_heads, v_dim = nv * hp->gdn_dim;
+    gdn_run r = {p, w, layer, p->denoise && p->mode == FL_GDN_BIDIR && w->has_bwd};
+
+    fl_rows in = {.x = b->xn, .ld = hp->d_model, .cols = hp->d_model, .n = p->n_rows};
+    const fl_linear_job proj[] = {{&w->qkv, b->gdn.u, p->state->n_channels},
+                                  {&w->z, b->gdn.z, v_dim},
+                                  {&w->alpha, b->gdn.alpha, nv},
+                                  {&w->beta, b->gdn.beta, nv},
+                                  {&w->bwd_alpha, b->gdn.bwd_alpha, nv},
+                                  {&w->bwd_beta, b->gdn.bwd_beta, nv}};
+    const int n_proj = r.bidir ? 6 : 4;
+    if (!fl_rows_prepare(p->exec, &in, b->act, proj, n_proj))
+        return fl_pass_nan(layer, "GDN input", err);
+    fl_linear_run(p->exec, proj, n_proj, &in);
+
+    fl_pool_run(p->exec->pool, row_task, &r, p->n_rows);
+    fl_pool_run(p->exec->pool, head_task, &r, (int)nv);
+    if (!p->denoise) keep_tail(p, layer);
+
+    fl_rows mid = {.x = b->gdn.o, .ld = v_dim, .cols = v_dim, .n = p->n_rows};
+    const fl_linear_job out = {&w->out, b->y, hp->d_model};
+    if (!fl_rows_prepare(p->exec, &mid, b->act, &out, 1))
+        return fl_pass_nan(layer, "GDN output", err);
+    fl_linear_run(p->exec, &out, 1, &mid);
+    fl_rows_add(p, b->x, b->y);
+    return FL_OK;
+}

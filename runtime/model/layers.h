@@ -1,0 +1,41 @@
+#ifndef FL_MODEL_LAYERS_H
+#define FL_MODEL_LAYERS_H
+
+#include "offload/store.h"
+#include "runtime/model/buffers.h"
+#include "runtime/model/linear.h"
+#include "runtime/model/state.h"
+#include "runtime/model/weights.h"
+
+/* The parts of one layer. Each reads buffers->xn (the normed rows) and adds its result to
+ * buffers->x. Private to the forward pass (forward.c). */
+typedef struct fl_pass {
+    const fl_exec *exec;
+    const fl_hparams *hp;
+    const fl_weights *weights;
+    const fl_experts *experts;
+    fl_store *store;
+    fl_buffers *buf;
+    fl_state *state;
+    int n_rows;
+    bool denoise;           /* a block pass: all rows see each other, the state is only read */
+    fl_gdn_block_mode mode; /* block passes */
+    int n_clean;            /* FL_GDN_MIXED: leading rows that read their own state */
+} fl_pass;
+
+/* Angles of rows n .. n + n_rows - 1: computed in double, cosine and sine rounded to float. */
+void fl_rope_prepare(const fl_pass *p);
+
+/* FL_E_NAN when an activation is not finite; `layer` is named. */
+FL_CHECKED fl_status fl_attention_forward(const fl_pass *p, int layer, fl_err *err);
+FL_CHECKED fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err);
+/* Also forwards the store's failures; no lease is held afterwards. */
+FL_CHECKED fl_status fl_moe_forward(const fl_pass *p, int layer, fl_err *err);
+
+/* y += delta over all rows of the pass ([n_rows][d_model]). */
+void fl_rows_add(const fl_pass *p, float *y, const float *delta);
+
+/* The one wording of a NaN. */
+FL_CHECKED fl_status fl_pass_nan(int layer, const char *where, fl_err *err);
+
+#endif

@@ -1,0 +1,64 @@
+#ifndef FL_MODEL_WEIGHTS_H
+#define FL_MODEL_WEIGHTS_H
+
+#include "kernels/kernels.h"
+#include "offload/io.h"
+#include "offload/store.h"
+#include "runtime/device/device.h"
+#include "runtime/model/index.h"
+
+/* The dense weights: everything but the routed experts, in one run of device memory. Matrices
+ * keep the file's type; vectors, norms and convolutions are float32 with the file's quirks undone
+ * (1 added to zero-centred norms, A_log turned into -exp(A_log)). */
+
+typedef struct fl_layer_weights {
+    bool full_attention;               /* else GDN */
+    const float *attn_norm, *ffn_norm; /* [d_model] */
+    /* full attention */
+    fl_mat q, k, v, o;            /* q: per head [head_dim query rows | head_dim gate rows] */
+    const float *q_norm, *k_norm; /* [head_dim] */
+    /* GDN; nk, nv heads of dimension d; C = 2 nk d + nv d channels */
+    fl_mat qkv, z, alpha, beta, out;
+    const float *conv;     /* [C][4], tap 3 newest */
+    const float *a, *dt;   /* [nv]: a = -exp(A_log) */
+    const float *gdn_norm; /* [d] */
+    /* the bidirectional branch; has_bwd false = absent, and never read by a clean pass */
+    bool has_bwd;
+    fl_mat bwd_alpha, bwd_beta;
+    const float *bwd_conv, *bwd_a, *bwd_dt, *bwd_mix;
+    /* MoE */
+    fl_mat router, shared_gate_inp, shared_gate, shared_up, shared_down;
+} fl_layer_weights;
+
+typedef struct fl_weights {
+    fl_mat embed, output;
+    const float *output_norm;
+    fl_layer_weights *layer; /* [n_layer] */
+} fl_weights;
+
+/* Bytes of device memory that fl_weights_load fills: the loading code itself, counting. */
+uint64_t fl_weights_bytes(const fl_index *ix);
+/* Reads everything into `memory` (device memory of fl_weights_bytes). `io` must have been opened
+ * on the source's paths and have nothing in flight. */
+FL_CHECKED fl_status fl_weights_load(fl_weights *w, const fl_index *ix, fl_device *dev, fl_io *io,
+                                     void *memory, fl_err *err);
+void fl_weights_free(fl_weights *w); /* host-side tables; the memory is the caller's */
+
+/* Types and scales of one routed expert's matrices: 0 gate, 1 up, 2 down. */
+typedef struct fl_expert_kind {
+    uint32_t type[3];
+    float scale[3];
+} fl_expert_kind;
+
+/* The routed experts as the store and the layers need them; all [n_layer * n_expert]. */
+typedef struct fl_experts {
+    fl_expert_place *place;
+    fl_expert_kind *kind;
+    uint64_t *bytes; /* all parts, each rounded up to 64 */
+    int n;           /* n_layer * n_expert */
+} fl_experts;
+/* Reads the scale companions where the file has them. */
+FL_CHECKED fl_status fl_experts_describe(fl_experts *x, const fl_index *ix, fl_err *err);
+void fl_experts_free(fl_experts *x);
+
+#endif

@@ -1,0 +1,20 @@
+#ifndef FL_TOOLS_SETUP_H
+#define FL_TOOLS_SETUP_H
+
+#include "runtime/base/options.h"
+#include "runtime/decode/generate.h"
+
+/* From the options table to the parameters of the layers below; shared by every command that
+ * drives a model. */
+
+/* The one positional argument MODEL; FL_E_ARG with the usage when it is missing. */
+FL_CHECKED fl_status fl_setup_model_path(const fl_options *o, const char **path, fl_err *err);
+FL_CHECKED fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_err *err);
+/* Starts from the model's defaults; a value given by the user wins. */
+FL_CHECKED fl_status fl_setup_gen_config(const fl_options *o, const fl_model *model,
+                                         fl_gen_config *c, fl_err *err);
+/* Opens and loads the MODEL of the options; on failure both are NULL. */
+FL_CHECKED fl_status fl_setup_load(const fl_options *o, fl_model **model, fl_engine **engine,
+                                   fl_err *err);
+
+#endif
