@@ -1,5 +1,6 @@
 #include "quant/format.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "quant/blocks.h"

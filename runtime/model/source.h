@@ -16,7 +16,7 @@ typedef enum fl_source_kind { FL_SOURCE_GGUF, FL_SOURCE_SAFETENSORS } fl_source_
 
 typedef struct fl_tensor {
     const char *name; /* as the file names it */
-    uint32_t type;    /* fl_type or an unknown number */
+    uint32_t type;    /* fl_type, fl_foreign_type (safetensors.h) or an unknown number */
     int n_dims;
     int64_t ne[4];   /* ggml order: ne[0] fastest; unused ones are 1 */
     int32_t file;    /* which file */
@@ -46,6 +46,9 @@ const fl_gguf *fl_source_gguf(const fl_source *s);
 const fl_json *fl_source_config(const fl_source *s);
 const fl_json *fl_source_generation_config(const fl_source *s);
 const char *fl_source_tokenizer_path(const fl_source *s);
+
+/* Name of a tensor's type for messages ("q4_k", "F8_E4M3", "type 99") into buf; returns buf. */
+const char *fl_source_type_name(uint32_t type, char buf[32]);
 
 /* Reads `n` bytes at `skip` of a tensor's data. */
 FL_CHECKED fl_status fl_source_read(const fl_source *s, const fl_tensor *t, uint64_t skip,
