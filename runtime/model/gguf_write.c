@@ -181,6 +181,17 @@ void fl_gguf_put_i32s(fl_gguf_writer *w, const char *key, const int32_t *v, uint
     append(&w->kv, v, n * sizeof *v);
 }
 
+void fl_gguf_put_bools(fl_gguf_writer *w, const char *key, const bool *v, uint64_t n)
+{
+    put_key(w, key, FL_GGUF_ARRAY);
+    append_u32(&w->kv, FL_GGUF_BOOL);
+    append_u64(&w->kv, n);
+    for (uint64_t i = 0; i < n; i++) {
+        const uint8_t byte = v[i];
+        append(&w->kv, &byte, 1);
+    }
+}
+
 void fl_gguf_put_copy(fl_gguf_writer *w, const char *key, const fl_kv *kv)
 {
     put_key(w, key, kv->type);
@@ -274,6 +285,12 @@ static fl_status check_space(const fl_gguf_writer *w, fl_err *err)
     return st;
 }
 
+static fl_status emit(fl_gguf_writer *w, const void *data, uint64_t n, fl_err *err)
+{
+    XXH64_update(w->hash, data, n);
+    return fl_outfile_write(w->file, data, n, err);
+}
+
 static fl_status write_header(fl_gguf_writer *w, fl_err *err)
 {
     bytes h = {0};
@@ -297,7 +314,7 @@ static fl_status write_header(fl_gguf_writer *w, fl_err *err)
         append(&h, zero, left < sizeof zero ? (size_t)left : sizeof zero);
     }
     fl_status st = h.failed ? FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the header", w->path)
-                            : fl_outfile_write(w->file, h.p, h.n, err);
+                            : emit(w, h.p, h.n, err);
     free(h.p);
     return st;
 }
@@ -314,12 +331,6 @@ fl_status fl_gguf_writer_begin(fl_gguf_writer *w, fl_err *err)
     FL_TRY(check_space(w, err));
     FL_TRY(fl_outfile_open(&w->file, w->path, err));
     return write_header(w, err);
-}
-
-static fl_status emit(fl_gguf_writer *w, const void *data, uint64_t n, fl_err *err)
-{
-    XXH64_update(w->hash, data, n);
-    return fl_outfile_write(w->file, data, n, err);
 }
 
 fl_status fl_gguf_writer_write(fl_gguf_writer *w, const void *data, uint64_t n, fl_err *err)
@@ -340,6 +351,11 @@ fl_status fl_gguf_writer_write(fl_gguf_writer *w, const void *data, uint64_t n, 
     w->current++;
     w->done = 0;
     return FL_OK;
+}
+
+fl_status fl_gguf_writer_flush(fl_gguf_writer *w, fl_err *err)
+{
+    return fl_outfile_flush(w->file, err);
 }
 
 /* Names, types, shapes and places as a reader sees them. */
@@ -364,8 +380,8 @@ out:
     return st;
 }
 
-/* The data section again from the disk, against the hash of what was given to write. */
-static fl_status verify_data(const fl_gguf_writer *w, const char *tmp, fl_err *err)
+/* The whole file again from the disk, against the hash of what was given to write. */
+static fl_status verify_bytes(const fl_gguf_writer *w, const char *tmp, fl_err *err)
 {
     int fd = -1;
     uint64_t size = 0;
@@ -389,17 +405,18 @@ static fl_status verify_data(const fl_gguf_writer *w, const char *tmp, fl_err *e
                      (unsigned long long)size, (unsigned long long)(w->data_start + w->data_bytes));
         goto out;
     }
-    for (uint64_t at = 0; at < w->data_bytes;) {
-        const uint64_t left = w->data_bytes - at, n = left < READ_PIECE ? left : READ_PIECE;
-        FL_GO(fl_file_read_at(fd, buf, n, w->data_start + at, tmp, err));
+    for (uint64_t at = 0; at < size;) {
+        const uint64_t left = size - at, n = left < READ_PIECE ? left : READ_PIECE;
+        FL_GO(fl_file_read_at(fd, buf, n, at, tmp, err));
         XXH64_update(h, buf, n);
         at += n;
     }
     if (XXH64_digest(h) != XXH64_digest(w->hash))
-        st = FL_FAIL(err, FL_E_IO, 0,
-                     "%s: the data on disk differs from what was written; the disk or the memory "
-                     "is faulty",
-                     w->path);
+        st =
+            FL_FAIL(err, FL_E_IO, 0,
+                    "%s: what is on the disk differs from what was written; the disk or the memory "
+                    "is faulty",
+                    w->path);
 out:
     if (fd >= 0) close(fd);
     XXH64_freeState(h);
@@ -414,7 +431,7 @@ fl_status fl_gguf_writer_commit(fl_gguf_writer **pw, fl_err *err)
     assert(w->file && w->current == w->n_tensors);
     FL_GO(fl_outfile_flush(w->file, err));
     FL_GO(verify_table(w, fl_outfile_tmp_path(w->file), err));
-    FL_GO(verify_data(w, fl_outfile_tmp_path(w->file), err));
+    FL_GO(verify_bytes(w, fl_outfile_tmp_path(w->file), err));
     st = fl_outfile_commit(&w->file, err);
 out:
     fl_gguf_writer_discard(pw);

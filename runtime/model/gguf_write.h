@@ -31,6 +31,7 @@ void fl_gguf_put_bool(fl_gguf_writer *w, const char *key, bool v);
 void fl_gguf_put_str(fl_gguf_writer *w, const char *key, const char *text, size_t n);
 void fl_gguf_put_strings(fl_gguf_writer *w, const char *key, const fl_str *v, uint64_t n);
 void fl_gguf_put_i32s(fl_gguf_writer *w, const char *key, const int32_t *v, uint64_t n);
+void fl_gguf_put_bools(fl_gguf_writer *w, const char *key, const bool *v, uint64_t n);
 /* A value of another file, byte for byte, under `key`. */
 void fl_gguf_put_copy(fl_gguf_writer *w, const char *key, const fl_kv *kv);
 /* True when the key was put before. */
@@ -50,9 +51,11 @@ FL_CHECKED fl_status fl_gguf_writer_begin(fl_gguf_writer *w, fl_err *err);
  * is written where a tensor ends. */
 FL_CHECKED fl_status fl_gguf_writer_write(fl_gguf_writer *w, const void *data, uint64_t n,
                                           fl_err *err);
+/* Hands buffered bytes to the kernel. */
+FL_CHECKED fl_status fl_gguf_writer_flush(fl_gguf_writer *w, fl_err *err);
 /* All tensors must be complete (assert). Flushes to the disk, drops the file's pages, re-reads
- * the whole file, compares the tensor table and the XXH64 of the data with what was written, then
- * renames. *w becomes NULL whatever the outcome. */
+ * the whole file, compares the tensor table and the XXH64 of all bytes with what was written,
+ * then renames. *w becomes NULL whatever the outcome. */
 FL_CHECKED fl_status fl_gguf_writer_commit(fl_gguf_writer **w, fl_err *err);
 void fl_gguf_writer_discard(fl_gguf_writer **w);
 
