@@ -94,7 +94,7 @@ static const option_row rows[] = {
      "tokens of prompt and answer together"},
     {"kv", 0, K_CHOICE, C_MODEL | C_PLAN, AT(kv), 0, 0, "f16|f32", "TYPE", "type of the KV cache"},
     {"device", 0, K_CHOICE, C_MODEL | C_PLAN, AT(device), 0, 0, "host", "NAME", "where to compute"},
-    {"threads", 0, K_INT, C_MODEL, AT(threads), 1, 256, NULL, "N",
+    {"threads", 0, K_INT, C_MODEL | C_QUANTIZE, AT(threads), 1, 256, NULL, "N",
      "CPU threads; default: physical cores"},
     {"cpu", 0, K_CHOICE, C_MODEL, AT(cpu), 0, 0, "reference|avx2", "TIER",
      "best instruction tier to use"},
