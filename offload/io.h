@@ -3,14 +3,18 @@
 
 #include "runtime/base/status.h"
 
-/* Reads of file extents into host memory, many at once. Backends: "uring" (io_uring with
- * O_DIRECT), "pread" (threads, when the kernel refuses io_uring), "fake" (tests: short reads,
- * errors, reordering, stalls). One thread owns an fl_io.
+/* Reads of file extents into host memory, many at once. Backends:
+ *   "uring"     io_uring with O_DIRECT
+ *   "pread"     threads with O_DIRECT, where the kernel refuses io_uring
+ *   "buffered"  the same threads through the page cache, to compare (bench/io.c)
+ *   "fake"      tests: short reads, errors, reordering, stalls (offload/io_fake.h)
+ * One thread owns an fl_io; another may take over while nothing is in flight.
  *
- * O_DIRECT reads the aligned cover of an extent: the destination is `dst`, which has room for
- * fl_io_cover(io, ...) bytes and the io's alignment; the extent's first byte is found at
+ * O_DIRECT reads the aligned cover of an extent: the destination is `dst`, which is aligned to
+ * fl_io_align and has room for fl_io_cover(io, ...) bytes; the extent's first byte is found at
  * dst + (offset % align). A short read at the end of the file is success when the extent itself
- * is complete. Where O_DIRECT is refused the backend reads buffered and says so in fl_io_note. */
+ * is complete. Where O_DIRECT is refused the backend reads through the page cache, drops the pages
+ * behind it and says so in fl_io_note. Held by tests/offload/test_io.c. */
 typedef struct fl_io fl_io;
 
 typedef struct fl_extent {
@@ -26,30 +30,43 @@ typedef struct fl_io_done {
 } fl_io_done;
 
 typedef struct fl_io_stats {
-    uint64_t bytes; /* bytes delivered (extents, not covers) */
-    uint64_t reads; /* extents completed */
-    uint64_t short_reads, retries;
-    uint64_t busy_ns; /* time with at least one read in flight */
+    uint64_t bytes;       /* bytes delivered (extents, not covers) */
+    uint64_t reads;       /* extents completed */
+    uint64_t short_reads; /* continued where they stopped */
+    uint64_t retries;     /* interrupted reads that were queued again */
+    uint64_t busy_ns;     /* time with at least one read in flight, until its completion was seen:
+                             bytes / busy_ns is the running rate in GB/s */
 } fl_io_stats;
 
-/* backend NULL = best that works, announced by fl_io_backend and fl_io_note. */
+/* backend NULL = the best that works, announced by fl_io_backend and fl_io_note. A backend asked
+ * for by name that the machine refuses is FL_E_UNSUPPORTED, an unknown name FL_E_ARG; a path that
+ * is no readable regular file fails as fl_file_open does. depth: reads in flight, 1 to 1,024. */
 FL_CHECKED fl_status fl_io_open(fl_io **out, const char *backend, const char *const *paths,
                                 int n_paths, int depth, fl_err *err);
 void fl_io_close(fl_io **io); /* waits for what is in flight */
 const char *fl_io_backend(const fl_io *io);
-/* One line about a fallback that was taken ("io_uring refused: ...; using pread threads"), or
- * NULL. */
+/* One line about the fallbacks that were taken ("io_uring refused: ...; reading with pread
+ * threads"), or NULL. */
 const char *fl_io_note(const fl_io *io);
-uint32_t fl_io_align(const fl_io *io); /* alignment of memory and offsets, >= 512 */
-/* Bytes that a read of [offset, offset + bytes) needs at dst. */
+uint32_t fl_io_align(const fl_io *io); /* of memory and offsets: a power of two, 512 to 4,096 */
+int fl_io_depth(const fl_io *io);
+/* Bytes that a read of [offset, offset + bytes) needs at dst: the aligned cover. */
 uint64_t fl_io_cover(const fl_io *io, uint64_t offset, uint64_t bytes);
 
-/* Queues a read; FL_E_BUSY when `depth` reads are in flight. */
+/* Advice: most reads will go to [base, base + bytes), page-aligned anonymous memory that stays
+ * until unregister or close; io_uring then maps it once instead of at each read. Nothing may be in
+ * flight. A refusal (memory lock limit) only adds to fl_io_note. */
+void fl_io_register(fl_io *io, void *base, uint64_t bytes);
+void fl_io_unregister(fl_io *io);
+
+/* Queues a read of x->bytes > 0 bytes. FL_E_BUSY when `depth` reads are in flight (err is left
+ * alone); FL_E_FORMAT when the extent passes the end that the file had at open. */
 FL_CHECKED fl_status fl_io_submit(fl_io *io, const fl_extent *x, void *dst, uint64_t tag,
                                   fl_err *err);
-/* Waits for at least `min` completions (0 = poll) and gives up to `max`. The returned status is
- * that of the first failed read among them, with path and offset in err; all given entries are
- * complete either way. */
+/* Waits for at least `min` completions (0 = poll; never more than are in flight) and gives up to
+ * `max`. The returned status is that of the first failed read among them, with path and offset in
+ * err; all given entries are complete either way. A file that is shorter than at open, a read
+ * error, and a ring that the kernel took away are FL_E_IO. */
 FL_CHECKED fl_status fl_io_wait(fl_io *io, fl_io_done *done, int min, int max, int *n, fl_err *err);
 int fl_io_in_flight(const fl_io *io);
 fl_io_stats fl_io_get_stats(const fl_io *io);

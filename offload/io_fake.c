@@ -1,0 +1,119 @@
+#include "offload/io_fake.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "offload/io_backend.h"
+
+typedef struct pending {
+    int req;
+    int hold; /* polls until it may complete */
+} pending;
+
+typedef struct fake {
+    fl_io_fake_config cfg;
+    uint64_t rng;
+    pending *queue; /* [depth], oldest first */
+    int n;
+} fake;
+
+static uint32_t below(fake *f, uint32_t n)
+{
+    f->rng = f->rng * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((f->rng >> 33) % n);
+}
+
+static bool chance(fake *f, int per_1024) { return per_1024 > 0 && (int)below(f, 1024) < per_1024; }
+
+static fl_status fake_open(fl_io *io, fl_err *err)
+{
+    fake *f = calloc(1, sizeof *f);
+    if (f) f->queue = calloc((size_t)io->depth, sizeof *f->queue);
+    if (!f || !f->queue) {
+        free(f);
+        return FL_FAIL(err, FL_E_NOMEM, errno, "fake i/o: out of memory");
+    }
+    f->cfg.fail_at = -1;
+    io->impl = f;
+    return FL_OK;
+}
+
+static void fake_close(fl_io *io)
+{
+    fake *f = io->impl;
+    free(f->queue);
+    free(f);
+    io->impl = NULL;
+}
+
+static int fake_queue(fl_io *io, int req)
+{
+    fake *f = io->impl;
+    f->queue[f->n++] =
+        (pending){.req = req, .hold = chance(f, f->cfg.stall_chance) ? f->cfg.stall_polls : 0};
+    return 0;
+}
+
+static int64_t fake_read(fl_io *io, fake *f, int req)
+{
+    const fl_io_req *r = &io->req[req];
+    if (chance(f, f->cfg.again_chance)) return below(f, 2) ? -EAGAIN : -EINTR;
+    if (f->cfg.fail_at == 0) {
+        f->cfg.fail_at = -1;
+        return -f->cfg.fail_errno;
+    }
+    if (f->cfg.fail_at > 0) f->cfg.fail_at--;
+    if (chance(f, f->cfg.fail_chance)) return -f->cfg.fail_errno;
+    const ssize_t got =
+        pread(io->file[r->x.file].fd, r->raw_dst, r->raw_bytes, (off_t)r->raw_offset);
+    if (got < 0) return -errno;
+    if (got > 0 && chance(f, f->cfg.short_chance)) {
+        /* What was not delivered must not be in the buffer by luck. */
+        const uint32_t cut = below(f, (uint32_t)got);
+        for (ssize_t i = cut; i < got; i++) r->raw_dst[i] = 0xa5;
+        return cut;
+    }
+    return got;
+}
+
+static int fake_reap(fl_io *io, fl_io_event *ev, int max, bool block)
+{
+    fake *f = io->impl;
+    int n = 0;
+    do {
+        int ready = 0;
+        for (int i = 0; i < f->n; i++) {
+            if (f->queue[i].hold > 0) f->queue[i].hold--;
+            ready += f->queue[i].hold == 0;
+        }
+        while (n < max && ready > 0) {
+            int skip = f->cfg.reorder ? (int)below(f, (uint32_t)ready) : 0, at = 0;
+            while (f->queue[at].hold > 0 || skip-- > 0) at++;
+            const int req = f->queue[at].req;
+            for (int i = at + 1; i < f->n; i++) f->queue[i - 1] = f->queue[i];
+            f->n--;
+            ready--;
+            ev[n++] = (fl_io_event){.req = req, .res = fake_read(io, f, req)};
+            /* Not all at once: the owner must cope with some now and some later. */
+            if (f->cfg.reorder && below(f, 3) == 0) break;
+        }
+    } while (block && n == 0);
+    return n;
+}
+
+const fl_io_ops fl_io_fake_ops = {.name = "fake",
+                                  .direct = true,
+                                  .open = fake_open,
+                                  .close = fake_close,
+                                  .queue = fake_queue,
+                                  .reap = fake_reap};
+
+void fl_io_fake_set(fl_io *io, const fl_io_fake_config *cfg)
+{
+    assert(io->ops == &fl_io_fake_ops);
+    fake *f = io->impl;
+    f->cfg = *cfg;
+    f->rng = cfg->seed;
+}
