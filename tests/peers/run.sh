@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# What `make test-peers` runs: everything that needs other programs, from PyPI only.
+#   1. a venv and llama.cpp (from the source inside llama-cpp-python) under build/peers
+#   2. makes all goldens again and compares them with the committed ones
+#   3. compares build/fourleaf with transformers, tokenizers, ggml, llama.cpp, our PyTorch reference
+# usage: tests/peers/run.sh [STEP...]     setup goldens blocks transformers tokenizers llama block
+#        without a step: all of them. Ends with "N passed, N failed".
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+work=$PWD/build/peers
+venv=${FL_PEERS_VENV:-$work/venv}
+source_dir=$work/llama-cpp-python
+llama_build=${FL_PEERS_LLAMA:-$work/llama}
+export LLAMA_CPP_LIB_PATH=$llama_build/bin
+export PYTHONPATH=$source_dir:$PWD/tests/peers PYTHONDONTWRITEBYTECODE=1
+export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error OMP_NUM_THREADS=2
+export FOURLEAF=${FOURLEAF:-$PWD/build/fourleaf}
+tiny=tests/clover_tiny
+mkdir -p "$work"
+
+# GGML_NATIVE off: the AMX path of this source crashed when built with gcc 12.
+build_llama() {
+    [ -d "$source_dir" ] || {
+        "$venv/bin/pip" download -q --no-deps --no-binary llama-cpp-python -d "$work/sdist" \
+            llama-cpp-python==0.3.36 && mkdir -p "$source_dir" &&
+            tar xzf "$work"/sdist/llama_cpp_python-*.tar.gz -C "$source_dir" --strip-components=1
+    } || return 1
+    [ -e "$llama_build/bin/libllama.so" ] && return 0
+    cmake -S "$source_dir/vendor/llama.cpp" -B "$llama_build" -DCMAKE_BUILD_TYPE=Release \
+        -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON \
+        -DGGML_OPENMP=OFF -DBUILD_SHARED_LIBS=ON -DLLAMA_BUILD_TESTS=OFF \
+        -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_TOOLS=OFF \
+        -DLLAMA_OPENSSL=OFF >"$work/llama.log" 2>&1 &&
+        cmake --build "$llama_build" --target llama -j "$(nproc)" >>"$work/llama.log" 2>&1 ||
+        { tail -n 30 "$work/llama.log"; return 1; }
+}
+
+setup() {
+    command -v cmake >/dev/null || { echo "cmake is missing: apt-get install cmake g++"; return 1; }
+    [ -x "$venv/bin/python" ] || python3 -m venv "$venv" || return 1
+    "$venv/bin/pip" install -q -r tests/peers/requirements.txt || return 1
+    build_llama
+}
+
+goldens() {
+    local out=$work/golden make=tests/golden
+    rm -rf "$out"
+    "$venv/bin/python" $make/make_blocks.py "$out/blocks" &&
+        "$venv/bin/python" $make/make_tokenizer.py "$out/tokenizer" &&
+        "$venv/bin/python" $make/make_model.py "$out/model" &&
+        "$venv/bin/python" $make/make_quantized.py "$out/model" &&
+        "$venv/bin/python" $make/make_chat.py "$out/chat" \
+            "$source_dir/vendor/llama.cpp/models/templates/Qwen3.5-4B.jinja" || return 1
+    if [ -f $tiny/model/tokenizer.json ]; then
+        "$venv/bin/python" $make/make_tokenizer.py "$out/tokenizer" --json \
+            $tiny/model/tokenizer.json clover_tiny || return 1
+    fi
+    "$venv/bin/python" tests/peers/compare_goldens.py "$out" tests/golden
+}
+
+blocks() { "$venv/bin/python" tests/peers/compare_blocks.py; }
+transformers() { "$venv/bin/python" tests/peers/compare_transformers.py; }
+tokenizers() { "$venv/bin/python" tests/peers/compare_tokenizers.py "$work"; }
+llama() {
+    "$venv/bin/python" tests/peers/compare_llama.py $tiny/model $tiny/heldout.jsonl "$work/compare"
+}
+block() { "$venv/bin/python" tests/peers/compare_block.py $tiny; }
+
+steps=("$@")
+[ $# -gt 0 ] || steps=(setup goldens blocks transformers tokenizers llama block)
+passed=0 failed=0
+for step in "${steps[@]}"; do
+    echo "== $step"
+    if "$step"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $step"; fi
+    [ "$step" != setup ] || [ $failed -eq 0 ] || break
+done
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
