@@ -1,0 +1,224 @@
+#include "runtime/decode/generate.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/decode/loop.h"
+
+int64_t fl_loop_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+const char *fl_finish_name(fl_finish f)
+{
+    switch (f) {
+    case FL_FINISH_STOP: return "stop";
+    case FL_FINISH_STOP_STRING: return "stop_string";
+    case FL_FINISH_LENGTH: return "length";
+    case FL_FINISH_CONTEXT: return "context";
+    case FL_FINISH_CANCELED: return "canceled";
+    }
+    return "?";
+}
+
+/* ---- defaults ---- */
+
+static double gguf_num(const fl_gguf *g, const char *key, double def)
+{
+    return fl_kv_num(fl_gguf_find(g, key), def);
+}
+
+void fl_gen_config_init(fl_gen_config *c, const fl_model *model)
+{
+    const fl_gguf *g = fl_source_gguf(model->src);
+    const fl_json *j = fl_source_generation_config(model->src);
+    *c = (fl_gen_config){.max_tokens = -1, .clover = model->index->clover};
+    c->sampler.top_p = 1.0;
+    if (g) {
+        c->sampler.temp = gguf_num(g, "general.sampling.temp", 0.0);
+        c->sampler.top_k = (int64_t)gguf_num(g, "general.sampling.top_k", 0.0);
+        c->sampler.top_p = gguf_num(g, "general.sampling.top_p", 1.0);
+        c->sampler.min_p = gguf_num(g, "general.sampling.min_p", 0.0);
+    } else if (j && fl_json_bool(fl_json_get(j, "do_sample"), true)) {
+        c->sampler.temp = fl_json_num(fl_json_get(j, "temperature"), 0.0);
+        c->sampler.top_k = fl_json_int(fl_json_get(j, "top_k"), 0);
+        c->sampler.top_p = fl_json_num(fl_json_get(j, "top_p"), 1.0);
+        c->sampler.min_p = fl_json_num(fl_json_get(j, "min_p"), 0.0);
+    }
+    c->sampler.raw_confidence = c->clover.conf == FL_CONF_RAW;
+}
+
+/* ---- the generator ---- */
+
+/* Ids that are never picked: the mask, padding that is no stop id, unused and unnamed ids. */
+static void ban_ids(fl_sampler *s, const fl_model *model)
+{
+    const fl_hparams *hp = &model->index->hp;
+    const fl_tokenizer *t = model->tokenizer;
+    fl_sampler_ban(s, model->index->clover.mask_id);
+    bool pad_stops = false;
+    for (int i = 0; i < hp->n_stop_ids; i++) pad_stops |= hp->stop_ids[i] == hp->pad_id;
+    if (!pad_stops) fl_sampler_ban(s, hp->pad_id);
+    if (!t) return;
+    for (int32_t id = 0; id < hp->n_vocab; id++)
+        if (id >= fl_tokenizer_size(t) || fl_tokenizer_kind(t, id) == FL_TOKEN_UNUSED)
+            fl_sampler_ban(s, id);
+}
+
+fl_status fl_generator_create(fl_generator **out, fl_engine *engine, fl_err *err)
+{
+    fl_status st = FL_OK;
+    const size_t block = (size_t)engine->params.block_size;
+    fl_generator *g = calloc(1, sizeof(*g));
+    if (!g) return FL_FAIL(err, FL_E_NOMEM, 0, "generator: out of memory");
+    g->engine = engine;
+    g->ids = malloc((size_t)engine->params.n_ctx * sizeof(*g->ids));
+    g->block = malloc(block * sizeof(*g->block));
+    g->rows = malloc(block * sizeof(*g->rows));
+    g->pos = malloc(block * sizeof(*g->pos));
+    g->picks = malloc(block * sizeof(*g->picks));
+    if (!g->ids || !g->block || !g->rows || !g->pos || !g->picks)
+        FL_GO(FL_FAIL(err, FL_E_NOMEM, 0, "generator: out of memory"));
+    FL_GO(fl_sampler_create(&g->sampler, engine->model->index->hp.n_vocab,
+                            fl_pool_threads(engine->exec.pool), err));
+    ban_ids(g->sampler, engine->model);
+    *out = g;
+    return FL_OK;
+out:
+    fl_generator_destroy(&g);
+    return st;
+}
+
+void fl_generator_destroy(fl_generator **gen)
+{
+    fl_generator *g = *gen;
+    if (!g) return;
+    fl_sampler_destroy(&g->sampler);
+    free(g->ids);
+    free(g->block);
+    free(g->rows);
+    free(g->pos);
+    free(g->picks);
+    free(g);
+    *gen = NULL;
+}
+
+/* ---- one generation ---- */
+
+/* Block mode is fixed before the first token and earned: auto takes it only when the model's own
+ * verdict says so. */
+static fl_status choose_mode(const fl_gen_config *c, const fl_engine *e, fl_gen_result *out,
+                             fl_err *err)
+{
+    out->mode = c->mode;
+    out->reason = "asked for";
+    if (c->mode == FL_GEN_AUTO) {
+        const bool earned = c->clover.has_blocks && c->clover.verdict == 1;
+        out->mode = earned ? FL_GEN_BLOCK : FL_GEN_AR;
+        out->reason = earned ? "the model's metadata says that its block mode is earned"
+                      : c->clover.has_blocks
+                          ? "the model's metadata does not say that its block mode is earned"
+                          : "the model knows no masks";
+    }
+    if (out->mode != FL_GEN_BLOCK) return FL_OK;
+    if (!c->clover.has_blocks || c->clover.mask_id < 0)
+        return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
+                       "--mode block: this model (%s) knows no mask token; use --mode ar",
+                       e->model->index->hp.arch);
+    if (c->clover.mask_id >= e->model->index->hp.n_vocab)
+        return FL_FAIL(err, FL_E_FORMAT, 0, "mask token id %d is outside the vocabulary of %lld",
+                       c->clover.mask_id, (long long)e->model->index->hp.n_vocab);
+    if (c->clover.commit_mode != FL_COMMIT_CAUSAL)
+        return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
+                       "the model asks for bidirectional commits; only causal ones are known");
+    if (c->clover.block_size < 1 || c->clover.block_size > e->params.block_size)
+        return FL_FAIL(err, FL_E_ARG, 0, "block size %d: expected 1 to %d", c->clover.block_size,
+                       e->params.block_size);
+    if (!(c->clover.threshold > 0.0f && c->clover.threshold <= 1.0f))
+        return FL_FAIL(err, FL_E_ARG, 0, "--threshold %g: expected a value above 0, at most 1",
+                       (double)c->clover.threshold);
+    return FL_OK;
+}
+
+bool fl_loop_push(fl_generator *g, const fl_gen_config *c, fl_gen_result *out, int32_t id)
+{
+    g->ids[out->n_generated++] = id;
+    const fl_emit_event ev = fl_emitter_push(&g->emitter, id);
+    if (g->emitter.any_text && out->first_text_s == 0.0)
+        out->first_text_s = (double)(fl_loop_now_ns() - g->start_ns) * 1e-9;
+    if (ev == FL_EMIT_STOP_ID) {
+        out->finish = FL_FINISH_STOP;
+        out->stop_id = id;
+    } else if (ev == FL_EMIT_STOP_STRING) {
+        out->finish = FL_FINISH_STOP_STRING;
+    } else if (ev == FL_EMIT_CANCELED) {
+        out->finish = FL_FINISH_CANCELED;
+    } else if (c->max_tokens >= 0 && out->n_generated >= c->max_tokens) {
+        out->finish = FL_FINISH_LENGTH;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+fl_status fl_loop_prefill(fl_generator *g, const int32_t *ids, int64_t n, fl_gen_result *out,
+                          fl_err *err)
+{
+    if (n == 0) return FL_OK;
+    const int64_t t0 = fl_loop_now_ns();
+    FL_TRY(fl_forward_clean(g->engine, ids, n, err));
+    out->prefill_passes += (n + g->engine->params.chunk - 1) / g->engine->params.chunk;
+    out->prefill_s += (double)(fl_loop_now_ns() - t0) * 1e-9;
+    return FL_OK;
+}
+
+fl_status fl_loop_ar(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
+                     int64_t n_prompt, fl_gen_result *out, fl_err *err)
+{
+    fl_engine *e = g->engine;
+    const int h_last = -1;
+    if (n_prompt >= e->params.n_ctx)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "the prompt has %lld tokens and the context %lld: no room for an answer; "
+                       "raise --ctx or shorten the prompt",
+                       (long long)n_prompt, (long long)e->params.n_ctx);
+    FL_TRY(fl_loop_prefill(g, prompt, n_prompt, out, err));
+    for (;;) {
+        const float *logits = NULL;
+        FL_TRY(fl_forward_logits(e, &h_last, 1, &logits, err));
+        const fl_pick pick = fl_sampler_pick(g->sampler, logits, e->state.n, 0);
+        if (fl_loop_push(g, c, out, pick.token)) return FL_OK;
+        if (e->state.n + 1 >= e->params.n_ctx) break;
+        FL_TRY(fl_forward_clean(e, &pick.token, 1, err));
+        out->clean_passes++;
+    }
+    out->finish = FL_FINISH_CONTEXT;
+    return FL_OK;
+}
+
+fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
+                      int64_t n_prompt, fl_gen_result *out, fl_err *err)
+{
+    *out = (fl_gen_result){.n_prompt = n_prompt, .ids = g->ids, .stop_id = -1};
+    g->start_ns = fl_loop_now_ns();
+    if (n_prompt < 1) return FL_FAIL(err, FL_E_ARG, 0, "the prompt is empty");
+    FL_TRY(choose_mode(c, g->engine, out, err));
+    FL_TRY(fl_sampler_configure(g->sampler, &c->sampler, err));
+    FL_TRY(fl_emitter_init(&g->emitter, c, g->engine->model, err));
+    fl_state_reset(&g->engine->state);
+    if (c->max_tokens == 0) {
+        out->finish = FL_FINISH_LENGTH;
+        return FL_OK;
+    }
+    FL_TRY(out->mode == FL_GEN_BLOCK ? fl_loop_block(g, c, prompt, n_prompt, out, err)
+                                     : fl_loop_ar(g, c, prompt, n_prompt, out, err));
+    if (out->finish != FL_FINISH_STOP_STRING) fl_emitter_flush(&g->emitter);
+    out->decode_s = (double)(fl_loop_now_ns() - g->start_ns) * 1e-9 - out->prefill_s;
+    return FL_OK;
+}

@@ -1,0 +1,38 @@
+#ifndef FL_DECODE_LOOP_H
+#define FL_DECODE_LOOP_H
+
+#include "runtime/decode/emit.h"
+#include "runtime/decode/generate.h"
+
+/* What the two decoding loops share. Private to runtime/decode. */
+
+struct fl_generator {
+    fl_engine *engine;
+    fl_sampler *sampler;
+    fl_emitter emitter;
+    int32_t *ids; /* [n_ctx] generated */
+    int64_t start_ns;
+    /* one block, [block_size] each */
+    int32_t *block;
+    int *rows;
+    int64_t *pos;
+    fl_pick *picks;
+};
+
+/* Counts a token and hands it to the emitter. True when generation is over; out->finish says
+ * why. */
+bool fl_loop_push(fl_generator *g, const fl_gen_config *c, fl_gen_result *out, int32_t id);
+
+/* Both start with an empty state and end with out->finish set. */
+FL_CHECKED fl_status fl_loop_ar(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
+                                int64_t n_prompt, fl_gen_result *out, fl_err *err);
+FL_CHECKED fl_status fl_loop_block(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
+                                   int64_t n_prompt, fl_gen_result *out, fl_err *err);
+
+/* Runs a part of the prompt clean and counts its passes and time. */
+FL_CHECKED fl_status fl_loop_prefill(fl_generator *g, const int32_t *ids, int64_t n,
+                                     fl_gen_result *out, fl_err *err);
+
+int64_t fl_loop_now_ns(void);
+
+#endif
