@@ -86,7 +86,7 @@ static fl_status fill_block(block_run *b, fl_err *err)
         const float *logits = NULL;
         assert(passes < b->size);
         FL_TRY(
-            fl_forward_denoise(e, g->block, b->size, b->c->clover.gdn_block_mode, b->n_given, err));
+            fl_forward_denoise(e, g->block, b->size, b->c->clover.gdn_block_mode, b->n_emitted, err));
         FL_TRY(fl_forward_logits(e, g->rows, n, &logits, err));
         fl_sampler_pick_rows(g->sampler, e->exec.pool, logits, g->pos, n, g->picks);
         commit(b, target, n);
