@@ -45,6 +45,9 @@ typedef struct fl_gdn_args {
     int64_t o_stride;
 } fl_gdn_args;
 
+/* Keys per partial softmax; chunk c holds the keys 256 c .. 256 c + 255. */
+#define FL_ATTN_CHUNK 256
+
 /* Pure functions: no allocation, no global state, safe from any thread. All give the same bits
  * on every tier (quant/FORMAT.md); none may alias output with input unless said. */
 typedef struct fl_kernels {
@@ -77,12 +80,14 @@ typedef struct fl_kernels {
     void (*axpy)(float a, const float *x, int64_t n, float *y);
     void (*gdn_scan)(const fl_gdn_args *a);
     /* Softmax attention of one row: keys in fixed chunks of 256 by absolute index, the partial
-     * (max, sum, out) of the chunks combined in ascending order. */
+     * (max, sum, out) of the chunks combined in ascending order (FORMAT.md, L6). */
     void (*attention)(const fl_attn_args *a);
 } fl_kernels;
 
 /* Fills with the C reference, then lets each tier that this CPU has (and that is not above
- * `max_tier`, NULL = best) overwrite entries. Returns false for an unknown tier name. */
+ * `max_tier`, NULL = best) overwrite entries. Returns false for an unknown tier name. A known
+ * tier that the CPU lacks leaves the best one below it: `name` says which.
+ * tests/kernels/ holds each entry of each tier to the bits of the reference. */
 bool fl_kernels_init(fl_kernels *k, const char *max_tier);
 /* Names of the tiers built in, best last; NULL behind the last. */
 const char *const *fl_kernels_tiers(void);

@@ -1,6 +1,5 @@
 #include "quant/format.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "quant/blocks.h"

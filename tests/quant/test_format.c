@@ -1,16 +1,13 @@
-/* Formats: the table, half conversions, and each dequantizer against a second, per-element
- * statement of the block layouts. (Equality with ggml itself is held by the golden hashes.) */
+/* Formats: the table, half conversions, each dequantizer against a second, per-element statement
+ * of the block layouts, and against ggml's own floats by hash (tests/golden/README.md). */
+#include <inttypes.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "quant/format.h"
+#include "tests/support/test.h"
 
 static uint64_t seed = 88172645463325252ull;
 static uint32_t rnd(void)
@@ -153,6 +150,85 @@ static void test_elements(void **state)
     }
 }
 
+static uint64_t hash_words(uint64_t h, const void *data, uint64_t bytes)
+{
+    const uint8_t *p = data;
+    assert_int_equal(bytes % 4, 0);
+    for (uint64_t i = 0; i < bytes; i += 4) {
+        uint32_t u;
+        memcpy(&u, p + i, 4);
+        h = (h ^ u) * 0x100000001b3ull;
+    }
+    return h;
+}
+
+/* The golden generator: xorshift64*, then finite scales. BF16 has its own exponent. */
+static void golden_blocks(uint32_t type, uint64_t x, uint8_t *raw, uint64_t n, uint64_t block)
+{
+    for (uint64_t i = 0; i < n * block; i += 8) {
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        uint64_t v = x * 0x2545F4914F6CDD1Dull, left = n * block - i;
+        memcpy(raw + i, &v, left < 8 ? left : 8);
+    }
+    static const int16_t at[FL_TYPE_LIMIT][2] = {
+        [FL_TYPE_Q4_1] = {0, 2},     [FL_TYPE_Q5_1] = {0, 2},   [FL_TYPE_Q4_K] = {0, 2},
+        [FL_TYPE_Q5_K] = {0, 2},     [FL_TYPE_Q2_K] = {80, 82}, [FL_TYPE_Q3_K] = {108, 108},
+        [FL_TYPE_Q6_K] = {208, 208},
+    };
+    uint64_t step = type == FL_TYPE_F16 || type == FL_TYPE_BF16 ? 2 : block;
+    uint8_t inf = type == FL_TYPE_BF16 ? 0x7f : 0x7c;
+    for (uint8_t *b = raw; b < raw + n * block; b += step) {
+        if (type == FL_TYPE_MXFP4) {
+            if (b[0] >= 0xf8) b[0] -= 8;
+        } else if (type == FL_TYPE_NVFP4) {
+            for (int s = 0; s < 4; s++) b[s] &= 0x7f;
+        } else {
+            for (int k = 0; k < 2; k++) {
+                uint8_t *h = b + at[type][k] + 1;
+                bool full = (*h & inf) == inf && (inf == 0x7c || h[-1] & 0x80);
+                if (full) *h &= 0xbf;
+            }
+        }
+    }
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    FILE *f = fopen("tests/golden/blocks/blocks.txt", "r");
+    assert_non_null(f);
+    char line[256], name[16];
+    int n_types = 0;
+    while (fgets(line, sizeof line, f)) {
+        uint32_t type;
+        uint64_t values, bytes, start, n, raw_hash, float_hash;
+        if (sscanf(line,
+                   "%15s %" SCNu32 " %" SCNu64 " %" SCNu64 " %" SCNx64 " %" SCNu64 " %" SCNx64
+                   " %" SCNx64,
+                   name, &type, &values, &bytes, &start, &n, &raw_hash, &float_hash) != 8)
+            continue;
+        const fl_type_info *info = fl_type_get(type);
+        assert_true(info && info->readable);
+        assert_int_equal(fl_type_row_bytes(type, values), bytes);
+        uint8_t *raw = malloc(n * bytes + 8);
+        float *out = malloc(n * values * sizeof *out);
+        assert_true(raw && out);
+        golden_blocks(type, start, raw, n, bytes);
+        uint64_t start_hash = 0xcbf29ce484222325ull;
+        assert_int_equal(hash_words(start_hash, raw, n * bytes), raw_hash);
+        info->dequantize(raw, out, (int64_t)(n * values));
+        if (hash_words(start_hash, out, n * values * 4) != float_hash)
+            fail_msg("%s differs from ggml", info->name);
+        free(raw);
+        free(out);
+        n_types++;
+    }
+    fclose(f);
+    assert_int_equal(n_types, 16);
+}
+
 static void test_table(void **state)
 {
     (void)state;
@@ -267,9 +343,9 @@ static void test_round_trip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),      cmocka_unit_test(test_elements),
-        cmocka_unit_test(test_halves),     cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_table),  cmocka_unit_test(test_elements),
+        cmocka_unit_test(test_golden), cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_bf16),   cmocka_unit_test(test_round_trip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
