@@ -78,6 +78,7 @@ static fl_status fill_block(block_run *b, fl_err *err)
 {
     fl_generator *g = b->g;
     fl_engine *e = g->engine;
+    const fl_clover *sw = &b->c->clover;
     int target[256];
     int passes = 0;
     assert(b->size <= (int)(sizeof(target) / sizeof(target[0])));
@@ -85,8 +86,7 @@ static fl_status fill_block(block_run *b, fl_err *err)
     for (int n; !b->over && (n = list_masked(b, target)) > 0; passes++) {
         const float *logits = NULL;
         assert(passes < b->size);
-        FL_TRY(
-            fl_forward_denoise(e, g->block, b->size, b->c->clover.gdn_block_mode, b->n_emitted, err));
+        FL_TRY(fl_forward_denoise(e, g->block, b->size, sw->gdn_block_mode, b->n_emitted, err));
         FL_TRY(fl_forward_logits(e, g->rows, n, &logits, err));
         fl_sampler_pick_rows(g->sampler, e->exec.pool, logits, g->pos, n, g->picks);
         commit(b, target, n);
