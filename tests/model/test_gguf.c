@@ -262,7 +262,7 @@ static void a_large_header_is_read_in_pieces(void **state)
     fl_bytes_u32(&k, FL_GGUF_ARRAY);
     fl_bytes_u32(&k, FL_GGUF_STRING);
     fl_bytes_u64(&k, N);
-    char text[16];
+    char text[24];
     for (int i = 0; i < N; i++) {
         snprintf(text, sizeof text, "token%d", i);
         fl_bytes_str(&k, text);
