@@ -1,0 +1,48 @@
+#ifndef FL_TESTS_EVAL_COMMON_H
+#define FL_TESTS_EVAL_COMMON_H
+
+/* What the evaluation programs share: the held-out prompts, and a loaded model that answers. A
+ * failure that leaves nothing to measure prints one line and ends the program with status 2. */
+#include "runtime/decode/generate.h"
+
+typedef struct ev_prompt {
+    char *task;
+    bool think;
+    char *prompt; /* as the training script rendered it */
+    char *answer; /* wanted text, without thinking */
+    char *whole;  /* prompt and the wanted turn with its thinking and end token */
+    fl_json *json;
+} ev_prompt;
+
+typedef struct ev_set {
+    ev_prompt *item;
+    int n;
+} ev_set;
+
+/* Lines of {"task", "think", "messages", "tools"?, "prompt", "answer", "completion"}. */
+void ev_set_load(ev_set *s, const char *path);
+void ev_set_free(ev_set *s);
+/* Prompts that fl_chat_render writes otherwise than the training script; each is printed. */
+int ev_set_unlike_renderer(const ev_set *s);
+
+typedef struct ev_model {
+    fl_model *model;
+    fl_engine *engine;
+    fl_generator *gen;
+} ev_model;
+
+void ev_open(ev_model *m, const char *path, const fl_engine_params *p);
+void ev_close(ev_model *m);
+/* Token ids of a text with added tokens read as such; malloc'ed. */
+int32_t *ev_encode(const ev_model *m, const char *text, size_t *n);
+/* Greedy answer to a rendered prompt; the text is malloc'ed. */
+char *ev_answer(ev_model *m, const char *prompt, fl_gen_mode mode, int64_t max_tokens,
+                fl_gen_result *result);
+/* The part of an answer that a user sees: behind the last </think>, blanks at both ends cut;
+ * malloc'ed. */
+char *ev_visible(const char *text);
+
+_Noreturn __attribute__((format(printf, 1, 2))) void ev_die(const char *fmt, ...);
+void *ev_alloc(size_t n);
+
+#endif
