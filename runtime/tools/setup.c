@@ -1,0 +1,88 @@
+#include "runtime/tools/setup.h"
+
+#include <math.h>
+#include <string.h>
+
+fl_status fl_setup_model_path(const fl_options *o, const char **path, fl_err *err)
+{
+    if (o->n_args < 1)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "%s: which model? Give a .gguf file or a safetensors folder",
+                       o->command ? o->command : "fourleaf");
+    *path = o->args[0];
+    return FL_OK;
+}
+
+fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_err *err)
+{
+    *p = fl_engine_defaults();
+    p->device = o->device;
+    p->vram = o->vram;
+    p->n_ctx = o->ctx;
+    p->chunk = o->chunk;
+    p->threads = o->threads;
+    p->cpu_tier = o->cpu;
+    p->io = o->io;
+    if (o->kv && strcmp(o->kv, "f32") == 0)
+        p->kv_type = FL_TYPE_F32;
+    else if (o->kv && strcmp(o->kv, "f16") != 0)
+        return FL_FAIL(err, FL_E_ARG, 0, "--kv %s: expected f16 or f32", o->kv);
+    if (o->act && strcmp(o->act, "f32") == 0)
+        p->act_f32 = true;
+    else if (o->act && strcmp(o->act, "law") != 0)
+        return FL_FAIL(err, FL_E_ARG, 0, "--act %s: expected law or f32", o->act);
+    return FL_OK;
+}
+
+static fl_status parse_mode(const char *name, fl_gen_mode *out, fl_err *err)
+{
+    if (!name || strcmp(name, "auto") == 0)
+        *out = FL_GEN_AUTO;
+    else if (strcmp(name, "ar") == 0)
+        *out = FL_GEN_AR;
+    else if (strcmp(name, "block") == 0)
+        *out = FL_GEN_BLOCK;
+    else
+        return FL_FAIL(err, FL_E_ARG, 0, "--mode %s: expected auto, ar or block", name);
+    return FL_OK;
+}
+
+fl_status fl_setup_gen_config(const fl_options *o, const fl_model *model, fl_gen_config *c,
+                              fl_err *err)
+{
+    fl_gen_config_init(c, model);
+    FL_TRY(parse_mode(o->mode, &c->mode, err));
+    if (o->block_mode && !fl_gdn_block_mode_parse(o->block_mode, &c->clover.gdn_block_mode))
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "--block-mode %s: expected causal, blockend, mixed or bidir", o->block_mode);
+    if (!isnan(o->threshold)) c->clover.threshold = (float)o->threshold;
+    if (!isnan(o->temp)) c->sampler.temp = o->temp;
+    if (!isnan(o->top_p)) c->sampler.top_p = o->top_p;
+    if (!isnan(o->min_p)) c->sampler.min_p = o->min_p;
+    if (o->top_k >= 0) c->sampler.top_k = o->top_k;
+    if (o->seed_given) c->sampler.seed = o->seed;
+    c->max_tokens = o->max_tokens;
+    c->stop = o->stop;
+    c->n_stop = o->n_stop;
+    c->ignore_eos = o->ignore_eos;
+    return FL_OK;
+}
+
+fl_status fl_setup_load(const fl_options *o, fl_model **model, fl_engine **engine, fl_err *err)
+{
+    fl_status st = FL_OK;
+    const char *path = NULL;
+    fl_engine_params p;
+    *model = NULL;
+    *engine = NULL;
+    FL_GO(fl_setup_model_path(o, &path, err));
+    FL_GO(fl_setup_engine_params(o, &p, err));
+    FL_GO(fl_model_open(model, path, err));
+    FL_GO(fl_engine_open(engine, *model, &p, err));
+    FL_GO(fl_engine_load(*engine, NULL, NULL, err));
+    return FL_OK;
+out:
+    fl_engine_close(engine);
+    fl_model_close(model);
+    return st;
+}
