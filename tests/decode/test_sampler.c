@@ -1,0 +1,234 @@
+#include <math.h>
+#include <stdlib.h>
+
+#include "runtime/decode/sampler.h"
+#include "tests/support/test.h"
+
+enum { V = 16 };
+
+static fl_sampler *make(const fl_sampler_config *c)
+{
+    fl_err err = {0};
+    fl_sampler *s = NULL;
+    ASSERT_OK(fl_sampler_create(&s, V, 2, &err));
+    ASSERT_OK(fl_sampler_configure(s, c, &err));
+    return s;
+}
+
+static const fl_sampler_config greedy = {.top_p = 1.0};
+
+static void fill(float *l, float v)
+{
+    for (int i = 0; i < V; i++) l[i] = v;
+}
+
+static void greedy_takes_the_largest_and_the_lowest_id_on_ties(void **state)
+{
+    (void)state;
+    fl_sampler *s = make(&greedy);
+    float l[V];
+    fill(l, 0.0f);
+    l[9] = l[5] = 3.0f;
+    const fl_pick p = fl_sampler_pick(s, l, 0, 0);
+    assert_int_equal(p.token, 5);
+    const double e3 = exp(3.0);
+    assert_true(fabs(p.confidence - e3 / (2 * e3 + 14)) < 1e-6);
+    fl_sampler_destroy(&s);
+    assert_null(s);
+}
+
+static void bans_come_before_the_softmax(void **state)
+{
+    (void)state;
+    fl_sampler *s = make(&greedy);
+    float l[V];
+    fill(l, -1.0f);
+    l[3] = 10.0f;
+    l[7] = 2.0f;
+    fl_sampler_ban(s, 3);
+    fl_sampler_ban(s, -1); /* no id: nothing happens */
+    fl_sampler_ban(s, V);
+    assert_true(fl_sampler_banned(s, 3));
+    const fl_pick p = fl_sampler_pick(s, l, 0, 1);
+    assert_int_equal(p.token, 7);
+    const double e = exp(3.0);
+    assert_true(fabs(p.confidence - e / (e + 14)) < 1e-6);
+    fl_sampler_destroy(&s);
+}
+
+/* How often each id is picked over many positions. */
+static void histogram(fl_sampler *s, const float *l, int n, int count[V])
+{
+    memset(count, 0, V * sizeof(*count));
+    for (int i = 0; i < n; i++) {
+        const fl_pick p = fl_sampler_pick(s, l, i, 0);
+        assert_in_range(p.token, 0, V - 1);
+        count[p.token]++;
+    }
+}
+
+static void noise_gives_the_softmax(void **state)
+{
+    (void)state;
+    fl_sampler *s = make(&(fl_sampler_config){.temp = 2.0, .top_p = 1.0, .seed = 7});
+    float l[V];
+    int count[V];
+    double sum = 0.0, chi = 0.0;
+    for (int i = 0; i < V; i++) l[i] = 0.25f * (float)i;
+    const int n = 40000;
+    histogram(s, l, n, count);
+    for (int i = 0; i < V; i++) sum += exp(l[i] / 2.0);
+    for (int i = 0; i < V; i++) {
+        const double want = n * exp(l[i] / 2.0) / sum;
+        chi += (count[i] - want) * (count[i] - want) / want;
+    }
+    assert_true(chi < 37.7); /* 15 degrees of freedom, 0.1 % */
+    assert_true(chi > 3.0);  /* and not too good to be chance */
+    fl_sampler_destroy(&s);
+}
+
+static void same_keys_give_the_same_noise(void **state)
+{
+    (void)state;
+    assert_true(fl_gumbel_noise(1, 2, 3) == fl_gumbel_noise(1, 2, 3));
+    assert_true(fl_gumbel_noise(1, 2, 3) != fl_gumbel_noise(2, 2, 3));
+    assert_true(fl_gumbel_noise(1, 2, 3) != fl_gumbel_noise(1, 3, 3));
+    assert_true(fl_gumbel_noise(1, 2, 3) != fl_gumbel_noise(1, 2, 4));
+    assert_true(fl_gumbel_noise(1, 2, 3) != fl_gumbel_noise(1, 3, 2));
+}
+
+/* Ids that can come out under a configuration, as a bit mask. */
+static unsigned support(const fl_sampler_config *c, const float *l)
+{
+    fl_sampler *s = make(c);
+    int count[V];
+    unsigned bits = 0;
+    histogram(s, l, 4000, count);
+    for (int i = 0; i < V; i++)
+        if (count[i]) bits |= 1u << i;
+    fl_sampler_destroy(&s);
+    return bits;
+}
+
+static void filters_keep_what_they_should(void **state)
+{
+    (void)state;
+    float l[V];
+    /* Probabilities 0.4, 0.3, 0.2, 0.1 on ids 2, 11, 6, 0; the rest impossible in practice. */
+    fill(l, -60.0f);
+    l[2] = logf(0.4f);
+    l[11] = logf(0.3f);
+    l[6] = logf(0.2f);
+    l[0] = logf(0.1f);
+    const unsigned a = 1u << 2, b = 1u << 11, c = 1u << 6, d = 1u << 0;
+    const fl_sampler_config all = {.temp = 1.0, .top_p = 1.0};
+    fl_sampler_config x = all;
+    assert_int_equal(support(&x, l), a | b | c | d);
+    x.top_k = 2;
+    assert_int_equal(support(&x, l), a | b);
+    x.top_k = 1000;
+    assert_int_equal(support(&x, l), a | b | c | d);
+    x = all;
+    x.top_p = 0.65; /* 0.4 is not enough, 0.4 + 0.3 is */
+    assert_int_equal(support(&x, l), a | b);
+    x.top_p = 0.05;
+    assert_int_equal(support(&x, l), a);
+    x.top_p = 0.95;
+    assert_int_equal(support(&x, l), a | b | c | d);
+    /* Within the top 3 the shares are 4/9, 3/9, 2/9: 0.75 needs two of them. */
+    x.top_k = 3;
+    x.top_p = 0.75;
+    assert_int_equal(support(&x, l), a | b);
+    x.top_p = 0.80;
+    assert_int_equal(support(&x, l), a | b | c);
+    x = all;
+    x.min_p = 0.45; /* at least 0.18 */
+    assert_int_equal(support(&x, l), a | b | c);
+    x.min_p = 1.0;
+    assert_int_equal(support(&x, l), a);
+    x = all;
+    x.top_k = 1;
+    assert_int_equal(support(&x, l), a);
+}
+
+static void confidence_is_that_of_the_processed_or_the_raw_distribution(void **state)
+{
+    (void)state;
+    float l[V];
+    fill(l, -60.0f);
+    l[2] = logf(0.6f);
+    l[11] = logf(0.4f);
+    fl_sampler *s = make(&(fl_sampler_config){.temp = 1.0, .top_p = 1.0, .top_k = 1});
+    assert_true(fabsf(fl_sampler_pick(s, l, 0, 0).confidence - 1.0f) < 1e-6f);
+    fl_sampler_destroy(&s);
+    s = make(&(fl_sampler_config){.temp = 1.0, .top_p = 1.0, .top_k = 1, .raw_confidence = true});
+    assert_true(fabsf(fl_sampler_pick(s, l, 0, 0).confidence - 0.6f) < 1e-6f);
+    fl_sampler_destroy(&s);
+    /* Temperature 0.5 squares the odds: 0.36 to 0.16. */
+    s = make(&(fl_sampler_config){.temp = 0.5, .top_p = 1.0});
+    const fl_pick p = fl_sampler_pick(s, l, 0, 0);
+    assert_true(fabsf(p.confidence - (p.token == 2 ? 0.36f : 0.16f) / 0.52f) < 1e-6f);
+    fl_sampler_destroy(&s);
+}
+
+static void rows_on_the_pool_equal_rows_alone(void **state)
+{
+    (void)state;
+    enum { N = 33 };
+    fl_err err = {0};
+    fl_pool *pool = NULL;
+    fl_sampler *s = make(&(fl_sampler_config){.temp = 1.0, .top_p = 0.9, .top_k = 9, .seed = 5});
+    float l[N * V];
+    int64_t pos[N];
+    fl_pick got[N];
+    for (int i = 0; i < N * V; i++) l[i] = (float)((i * 7919) % 101) / 25.0f;
+    for (int i = 0; i < N; i++) pos[i] = 1000 + 3 * i;
+    ASSERT_OK(fl_pool_create(&pool, 2, &err));
+    fl_sampler_pick_rows(s, pool, l, pos, N, got);
+    for (int i = 0; i < N; i++) {
+        const fl_pick want = fl_sampler_pick(s, l + i * V, pos[i], 0);
+        assert_int_equal(got[i].token, want.token);
+        assert_true(got[i].confidence == want.confidence);
+    }
+    fl_pool_destroy(&pool);
+    fl_sampler_destroy(&s);
+}
+
+static void settings_out_of_range_are_named(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    fl_sampler *s = make(&greedy);
+    fl_sampler_config c = greedy;
+    c.temp = -1.0;
+    ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "--temp");
+    c.temp = NAN;
+    ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "--temp");
+    c = greedy;
+    c.top_k = -3;
+    ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "--top-k");
+    c = greedy;
+    c.top_p = 0.0;
+    ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "--top-p");
+    c.top_p = 1.5;
+    ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "--top-p");
+    c = greedy;
+    c.min_p = -0.1;
+    ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "--min-p");
+    fl_sampler_destroy(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_takes_the_largest_and_the_lowest_id_on_ties),
+        cmocka_unit_test(bans_come_before_the_softmax),
+        cmocka_unit_test(noise_gives_the_softmax),
+        cmocka_unit_test(same_keys_give_the_same_noise),
+        cmocka_unit_test(filters_keep_what_they_should),
+        cmocka_unit_test(confidence_is_that_of_the_processed_or_the_raw_distribution),
+        cmocka_unit_test(rows_on_the_pool_equal_rows_alone),
+        cmocka_unit_test(settings_out_of_range_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
