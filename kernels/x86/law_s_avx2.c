@@ -1,0 +1,161 @@
+#include "kernels/x86/law_avx2.h"
+#include "quant/blocks.h"
+
+/* L2 for the types whose levels are signed: Q6_K, Q3_K, IQ4_XS. A product of signed bytes is
+ * |w| times (x with the sign of w), which the unsigned-signed multiply takes; |w| <= 128 keeps
+ * its 16-bit pair sums exact. */
+
+/* 256 levels; scales as 16-bit numbers, those of even groups of 16 in the low half, of odd ones in
+ * the high half. */
+typedef struct s_block {
+    __m256i q[8];
+    __m256i s;
+    uint16_t d;
+} s_block;
+
+/* Sixteen 16-bit numbers in order -> even ones low, odd ones high. */
+FL_INLINE __m256i even_odd(__m256i v)
+{
+    const __m256i pick = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0,
+                                          1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, pick), _MM_SHUFFLE(3, 1, 2, 0));
+}
+
+FL_INLINE void unpack_q6_k(const uint8_t *p, s_block *o)
+{
+    const __m256i low = _mm256_set1_epi8(15), high = _mm256_set1_epi8(48);
+    const __m256i off = _mm256_set1_epi8(32);
+    for (int n = 0; n < 2; n++) {
+        __m256i a = fl_load256(p + 64 * n), b = fl_load256(p + 64 * n + 32);
+        __m256i h = fl_load256(p + 128 + 32 * n);
+        __m256i l[4] = {_mm256_and_si256(a, low), _mm256_and_si256(b, low),
+                        _mm256_and_si256(_mm256_srli_epi16(a, 4), low),
+                        _mm256_and_si256(_mm256_srli_epi16(b, 4), low)};
+        __m256i u[4] = {_mm256_and_si256(_mm256_slli_epi16(h, 4), high),
+                        _mm256_and_si256(_mm256_slli_epi16(h, 2), high), _mm256_and_si256(h, high),
+                        _mm256_and_si256(_mm256_srli_epi16(h, 2), high)};
+        for (int g = 0; g < 4; g++)
+            o->q[4 * n + g] = _mm256_sub_epi8(_mm256_or_si256(l[g], u[g]), off);
+    }
+    o->s = even_odd(_mm256_cvtepi8_epi16(fl_load128(p + 192)));
+    memcpy(&o->d, p + 208, 2);
+}
+
+FL_INLINE void unpack_q3_k(const uint8_t *p, s_block *o)
+{
+    const __m256i three = _mm256_set1_epi8(3), four = _mm256_set1_epi8(4);
+    __m256i hm = fl_load256(p);
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; k++) {
+        __m256i y = _mm256_srli_epi16(fl_load256(p + 32 + 32 * (k / 4)), 2 * (k % 4));
+        __m256i h = k <= 2 ? _mm256_slli_epi16(hm, 2 - k) : _mm256_srli_epi16(hm, k - 2);
+        y = _mm256_or_si256(_mm256_and_si256(y, three), _mm256_and_si256(h, four));
+        o->q[k] = _mm256_sub_epi8(y, four);
+    }
+    int16_t s[16];
+    for (int k = 0; k < 16; k++) s[k] = (int16_t)fl_q3_scale(p + 96, k);
+    o->s = even_odd(fl_load256(s));
+    memcpy(&o->d, p + 108, 2);
+}
+
+FL_INLINE void unpack_iq4_xs(const uint8_t *p, s_block *o)
+{
+    const __m128i values = fl_load128(fl_iq4_values), low = _mm_set1_epi8(15);
+    for (int k = 0; k < 8; k++) {
+        __m128i y = fl_load128(p + 8 + 16 * k);
+        __m128i lo = _mm_shuffle_epi8(values, _mm_and_si128(y, low));
+        __m128i hi = _mm_shuffle_epi8(values, _mm_and_si128(_mm_srli_epi16(y, 4), low));
+        o->q[k] = _mm256_set_m128i(hi, lo);
+    }
+    fl_block_iq4_xs head;
+    memcpy(&head, p, 8);
+    int16_t s[8];
+    for (int k = 0; k < 8; k++) s[k] = (int16_t)fl_iq4_xs_scale(&head, k);
+    o->s = _mm256_broadcastsi128_si256(fl_load128(s));
+    o->d = head.d;
+}
+
+typedef void (*unpack_fn)(const uint8_t *p, s_block *o);
+
+/* Integer sum of one block: eight partial sums. */
+FL_INLINE __m256i s_dot(const __m256i q[8], const __m256i mag[8], __m256i s, const fl_act *x)
+{
+    __m256i sum = _mm256_setzero_si256();
+    s = _mm256_mullo_epi16(s, _mm256_broadcastsi128_si256(fl_load128(x->p)));
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; k++) {
+        __m256i v = _mm256_sign_epi8(fl_load256(x->x + 32 * k), q[k]);
+        __m256i dot = _mm256_maddubs_epi16(mag[k], v);
+        dot = _mm256_madd_epi16(_mm256_shuffle_epi8(s, fl_spread16(k)), dot);
+        sum = _mm256_add_epi32(sum, dot);
+    }
+    return sum;
+}
+
+FL_INLINE __m128 s_step(__m128 acc, __m128 scale, __m128 d, const __m256i sum[4])
+{
+    return _mm_fmadd_ps(scale, _mm_mul_ps(d, _mm_cvtepi32_ps(fl_hsum4(sum))), acc);
+}
+
+FL_INLINE __m128 s_four(const uint8_t *const row[4], int64_t ahead, const fl_act *x,
+                        int64_t n_blocks, int64_t bytes, unpack_fn unpack)
+{
+    __m128 acc = _mm_setzero_ps();
+    for (int64_t b = 0; b < n_blocks; b++, x++) {
+        __m256i sum[4];
+        uint16_t halves[8] = {0};
+        for (int i = 0; i < 4; i++) {
+            const uint8_t *w = row[i] + b * bytes;
+            s_block v;
+            __m256i mag[8];
+            fl_prefetch(w + ahead, bytes);
+            unpack(w, &v);
+            halves[i] = v.d;
+            for (int k = 0; k < 8; k++) mag[k] = _mm256_abs_epi8(v.q[k]);
+            sum[i] = s_dot(v.q, mag, v.s, x);
+        }
+        __m128 d = _mm_cvtph_ps(fl_load128(halves));
+        acc = s_step(acc, _mm_set1_ps(x->scale), d, sum);
+    }
+    return acc;
+}
+
+FL_INLINE void s_rows(const uint8_t *row, const fl_act *x, int64_t n_blocks, int n_rows, float *out,
+                      int64_t bytes, unpack_fn unpack)
+{
+    int groups = (n_rows + 3) / 4;
+    __m128 acc[FL_ROW_TILE / 4];
+    for (int g = 0; g < groups; g++) acc[g] = _mm_setzero_ps();
+    for (int64_t b = 0; b < n_blocks; b++) {
+        s_block v;
+        __m256i mag[8];
+        unpack(row + b * bytes, &v);
+        for (int k = 0; k < 8; k++) mag[k] = _mm256_abs_epi8(v.q[k]);
+        __m128 d = _mm_set1_ps(_cvtsh_ss(v.d));
+        for (int g = 0; g < groups; g++) {
+            const fl_act *a[4];
+            __m256i sum[4];
+            fl_act_group(a, x + b, n_blocks, 4 * g, n_rows);
+            for (int i = 0; i < 4; i++) sum[i] = s_dot(v.q, mag, v.s, a[i]);
+            acc[g] = s_step(acc[g], fl_act_scales(a), d, sum);
+        }
+    }
+    for (int g = 0; g < groups; g++) _mm_storeu_ps(out + 4 * g, acc[g]);
+}
+
+#define LAW_S(NAME, BYTES)                                                                 \
+    static __m128 NAME##_four(const uint8_t *const row[4], int64_t ahead, const fl_act *x, \
+                              int64_t nb)                                                  \
+    {                                                                                      \
+        return s_four(row, ahead, x, nb, BYTES, unpack_##NAME);                            \
+    }                                                                                      \
+    static void NAME##_rows(const uint8_t *row, const fl_act *x, int64_t nb, int n_rows,   \
+                            float *out)                                                    \
+    {                                                                                      \
+        s_rows(row, x, nb, n_rows, out, BYTES, unpack_##NAME);                             \
+    }                                                                                      \
+    const fl_law_avx2 fl_law_avx2_##NAME = {NAME##_four, NAME##_rows};
+
+LAW_S(q6_k, 210)
+LAW_S(q3_k, 110)
+LAW_S(iq4_xs, 136)
