@@ -3,6 +3,7 @@
 # make test            install what is missing, build and run every test; last line "N passed, N failed, N skipped"
 # make VARIANT=asan test       release | debug | asan (with ubsan) | tsan
 # make check           layer direction, self-contained headers, fl_ prefix, formatting
+# make eval-tiny       quantize clover-tiny and measure it on its held-out prompts (minutes)
 # make fuzz SECONDS=N  libFuzzer (clang) on every parser, N seconds each
 # make CUDA=0          leave the CUDA toolkit out           make V=1   show commands
 .DEFAULT_GOAL := all
@@ -46,9 +47,10 @@ TEST_TOOLS := $(patsubst %.c,$(B)/%,$(wildcard tests/tools/*.c))
 SUPPORT := $(patsubst %.c,$(B)/%.o,$(wildcard tests/support/*.c))
 FUZZ  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 REPLAY := $(FUZZ:%=$(B)/tests/fuzz/replay_%)
+EVAL  := $(patsubst %.c,$(B)/%,$(filter-out %/common.c,$(wildcard tests/eval/*.c)))
 BENCH := $(patsubst %.c,$(B)/%,$(wildcard bench/*.c))
 
-.PHONY: all demo test test-quick test-programs test-all test-peers bench fuzz check deps clean install
+.PHONY: all demo eval-tiny test test-quick test-programs test-all test-peers bench fuzz check deps clean install
 all: $(PROG) $(if $(filter release,$(VARIANT)),build/fourleaf)
 
 build/fourleaf: build/release/fourleaf
@@ -74,6 +76,9 @@ $(B)/tests/%: tests/%.c $(SUPPORT) $(LIB)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "LD $@")
 	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) -UNDEBUG $(ARCH) -o $@ $< $(SUPPORT) $(LIB) $(LDFLAGS) -lcmocka $(LDLIBS_BASE) $(LDLIBS)
+$(EVAL): $(B)/tests/eval/%: tests/eval/%.c $(B)/tests/eval/common.o $(LIB)
+	$(if $(V),,@echo "LD $@")
+	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -o $@ $< $(B)/tests/eval/common.o $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
 $(B)/tests/support/%.o: ALL_CFLAGS += -UNDEBUG
 $(B)/tests/fuzz/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay.c $(LIB)
 	@mkdir -p $(@D)
@@ -93,6 +98,10 @@ test-all: test
 	@FL_TEST_LONG=1 tests/run.sh $(VARIANT) $(TESTS) $(REPLAY)
 test-peers: all
 	@tests/peers/run.sh
+
+# Minutes: clover-tiny on its held-out prompts, and its text over placements, threads and chunks.
+eval-tiny: all $(EVAL)
+	@tests/eval/run.sh $(B)
 
 demo: deps
 	@$(MAKE) --no-print-directory all

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Quantizes clover-tiny, then measures it: no held-out prompt is in the training set, right answers
+# and tokens per forward pass, the same text for every placement, threads and chunk.
+# usage: tests/eval/run.sh BUILD_DIR [all]      all: the figures for option H too (quant/FORMAT.md)
+set -u
+b=$1
+model=tests/clover_tiny/model prompts=tests/clover_tiny/heldout.jsonl q4=build/clover-tiny-q4.gguf
+for f in "$model" "$prompts"; do
+    [ -e "$f" ] || { echo "$f is missing"; exit 2; }
+done
+failed=0
+step() {
+    echo "== $*"
+    "$@" || { failed=$((failed + 1)); echo "== failed: $1"; }
+}
+step python3 tests/clover_tiny/check_heldout.py
+"$b/fourleaf" quantize "$model" "$q4" 2>"$b/quantize.log" || { cat "$b/quantize.log"; exit 1; }
+tail -n 1 "$b/quantize.log"
+step "$b/tests/eval/heldout" "$model" "$q4" "$prompts"
+step "$b/tests/eval/invariance" "$q4" "$prompts"
+[ "${2:-}" = all ] && step "$b/tests/eval/option_h" "$model" "$prompts" "$b"
+[ $failed -eq 0 ] && echo "every target is met"
+exit $failed
