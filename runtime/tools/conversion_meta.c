@@ -131,6 +131,11 @@ static void put_clover(meta *m)
     f32(m, "confidence_threshold", (double)c->threshold);
     u32(m, "expert_pool_size", c->pool == FL_POOL_MAX ? c->pool_c : 0);
     if (c->verdict >= 0) u32(m, "verdict", c->verdict);
+    text(m, arch_key(m, "gdn_block_mode"), fl_gdn_block_mode_name(c->gdn_block_mode));
+    if (c->pred_shift) u32(m, "pred_shift", c->pred_shift);
+    if (c->block_align == FL_ALIGN_RELATIVE) text(m, arch_key(m, "block_align"), "relative");
+    if (c->commit_mode == FL_COMMIT_BLOCK_BIDIR) text(m, arch_key(m, "commit_mode"), "block_bidir");
+    if (c->conf == FL_CONF_RAW) text(m, arch_key(m, "confidence_source"), "raw");
 }
 
 static uint32_t file_type(uint32_t main_type)
@@ -160,8 +165,10 @@ static bool is_stale(const char *key)
 static bool is_stale_arch(const char *suffix, bool blocks)
 {
     static const char *const packing[] = {"ssm.v_head_reordered", "nextn_predict_layers"};
-    static const char *const clover[] = {"expert_shared_count",  "block_size", "mask_token_id",
-                                         "confidence_threshold", "verdict",    "expert_pool_size"};
+    static const char *const clover[] = {
+        "expert_shared_count", "block_size",  "mask_token_id",     "confidence_threshold",
+        "expert_pool_size",    "verdict",     "block_mode_earned", "gdn_block_mode",
+        "pred_shift",          "block_align", "commit_mode",       "confidence_source"};
     for (size_t i = 0; i < sizeof packing / sizeof *packing; i++)
         if (strcmp(suffix, packing[i]) == 0) return true;
     for (size_t i = 0; !blocks && i < sizeof clover / sizeof *clover; i++)
