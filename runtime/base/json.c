@@ -100,6 +100,7 @@ fl_json *fl_json_new_object(void) { return need(json_object()); }
 fl_json *fl_json_new_array(void) { return need(json_array()); }
 fl_json *fl_json_new_int(int64_t v) { return need(json_integer(v)); }
 fl_json *fl_json_new_bool(bool v) { return need(json_boolean(v)); }
+fl_json *fl_json_new_null(void) { return need(json_null()); }
 
 /* Strings from files may be invalid UTF-8: JSON cannot carry them, so bad bytes become '?'. */
 fl_json *fl_json_new_str(const char *s)

@@ -49,6 +49,7 @@ fl_json *fl_json_new_str(const char *s);
 fl_json *fl_json_new_int(int64_t v);
 fl_json *fl_json_new_num(double v);
 fl_json *fl_json_new_bool(bool v);
+fl_json *fl_json_new_null(void);
 void fl_json_set(fl_json *object, const char *key, fl_json *child);
 void fl_json_append(fl_json *array, fl_json *child);
 void fl_json_set_str(fl_json *object, const char *key, const char *s);

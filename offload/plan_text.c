@@ -1,0 +1,219 @@
+#include "offload/plan_text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static double mib(uint64_t bytes) { return (double)bytes / (1024.0 * 1024.0); }
+static uint64_t whole_mib(uint64_t bytes) { return (bytes >> 20) + ((bytes & 0xfffff) != 0); }
+
+static fl_plan_run describe(const fl_plan *p, int layer)
+{
+    fl_plan_run r = {.first = layer, .last = layer};
+    for (int e = 0; e < p->in.n_expert; e++) {
+        const size_t i = (size_t)layer * (size_t)p->in.n_expert + (size_t)e;
+        const uint64_t b = p->in.expert_bytes[i];
+        if (!b) continue;
+        r.experts++;
+        r.resident += p->resident[i];
+        if (b > r.expert_bytes) r.expert_bytes = b;
+    }
+    return r;
+}
+
+bool fl_plan_next_run(const fl_plan *p, int *layer, fl_plan_run *run)
+{
+    if (*layer >= p->in.n_layer) return false;
+    *run = describe(p, (*layer)++);
+    for (; *layer < p->in.n_layer; run->last = (*layer)++) {
+        const fl_plan_run r = describe(p, *layer);
+        if (r.experts != run->experts || r.resident != run->resident ||
+            r.expert_bytes != run->expert_bytes)
+            break;
+    }
+    return true;
+}
+
+static uint64_t streaming_bytes(const fl_plan *p) { return p->expert_bytes - p->resident_bytes; }
+
+/* Why the experts lie where they do. */
+static void print_reason(FILE *f, const fl_plan *p)
+{
+    const int streaming = p->n_total - p->n_resident;
+    if (!p->n_total) {
+        fprintf(f, "The model has no experts; all of it is in device memory.");
+        return;
+    }
+    if (!streaming) {
+        fprintf(f,
+                "All %d experts fit: they stay in device memory and nothing is read from the file "
+                "while it runs.",
+                p->n_total);
+        return;
+    }
+    fprintf(f,
+            "%d of %d experts (%.1f %%) fit beside the fixed parts; the other %d are read from the "
+            "file when they are wanted. --vram %" PRIu64 "M would hold everything.",
+            p->n_resident, p->n_total, 100.0 * p->n_resident / p->n_total, streaming,
+            whole_mib(p->full_device_cap));
+    const uint64_t largest = p->min_device_cap - p->fixed_bytes;
+    if (p->n_slots < p->in.top_k && p->n_slots < streaming)
+        fprintf(f,
+                " A token's %d experts come in parts, %d at a time; from --vram %" PRIu64
+                "M on they fit at once.",
+                p->in.top_k, p->n_slots,
+                whole_mib(p->fixed_bytes + (uint64_t)p->in.top_k * largest));
+}
+
+static void print_row(FILE *f, const char *name, uint64_t bytes)
+{
+    fprintf(f, "  %-28s %12.1f MiB", name, mib(bytes));
+}
+
+static void print_layers(FILE *f, const fl_plan *p)
+{
+    fl_plan_run r;
+    for (int layer = 0; fl_plan_next_run(p, &layer, &r);) {
+        char name[48];
+        if (!r.experts) continue;
+        if (r.first == r.last)
+            snprintf(name, sizeof name, "  layer %d", r.first);
+        else
+            snprintf(name, sizeof name, "  layers %d to %d", r.first, r.last);
+        fprintf(f, "  %-28s %5d of %d experts of %.2f MiB\n", name, r.resident, r.experts,
+                mib(r.expert_bytes));
+    }
+}
+
+static void print_table(FILE *f, const fl_plan *p)
+{
+    const bool capped = p->in.device_cap != UINT64_MAX;
+    fprintf(f, "Device memory\n");
+    for (int i = 0; i < p->in.n_items; i++) {
+        print_row(f, p->in.item[i].name, p->in.item[i].bytes);
+        fprintf(f, "\n");
+    }
+    if (p->n_total) {
+        print_row(f, "resident experts", p->resident_bytes);
+        fprintf(f, "  %d of %d\n", p->n_resident, p->n_total);
+        print_layers(f, p);
+    }
+    if (p->n_slots) {
+        print_row(f, "streaming slots", (uint64_t)p->n_slots * p->slot_bytes);
+        fprintf(f, "  %d of %.2f MiB\n", p->n_slots, mib(p->slot_bytes));
+    }
+    print_row(f, "total", p->device_bytes);
+    if (capped)
+        fprintf(f, "  of %.1f MiB, %.1f MiB stay free", mib(p->in.device_cap),
+                mib(p->in.device_cap - p->device_bytes));
+    fprintf(f, "\n");
+    if (p->n_stages) {
+        fprintf(f, "Host memory\n");
+        print_row(f, "staging for reads", p->staging_bytes);
+        fprintf(f, "  %d of %.2f MiB\n", p->n_stages, mib(p->stage_bytes));
+    }
+    fprintf(f, "File\n");
+    if (p->n_total) {
+        print_row(f, "experts that stay there", streaming_bytes(p));
+        fprintf(f, "  %d of %d\n", p->n_total - p->n_resident, p->n_total);
+    }
+    print_row(f, "whole model", p->in.file_bytes);
+    fprintf(f, "\n");
+}
+
+static char *printed(const fl_plan *p, void (*print)(FILE *f, const fl_plan *p))
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+    if (!f) return NULL;
+    print(f, p);
+    if (fclose(f) == 0) return text;
+    free(text);
+    return NULL;
+}
+
+static void print_all(FILE *f, const fl_plan *p)
+{
+    print_table(f, p);
+    print_reason(f, p);
+    fprintf(f, "\n");
+}
+
+char *fl_plan_text(const fl_plan *p) { return printed(p, print_all); }
+
+/* ---- JSON ---- */
+
+static void set_bytes(fl_json *o, const char *key, uint64_t v)
+{
+    fl_json_set_int(o, key, (int64_t)v);
+}
+
+/* `shown` false: null, there is no cap. */
+static void set_or_null(fl_json *o, const char *key, bool shown, uint64_t v)
+{
+    if (shown)
+        set_bytes(o, key, v);
+    else
+        fl_json_set(o, key, fl_json_new_null());
+}
+
+static fl_json *device_json(const fl_plan *p)
+{
+    const bool capped = p->in.device_cap != UINT64_MAX;
+    fl_json *d = fl_json_new_object(), *items = fl_json_new_array(), *slots = fl_json_new_object();
+    set_or_null(d, "cap", capped, p->in.device_cap);
+    set_bytes(d, "bytes", p->device_bytes);
+    set_or_null(d, "free", capped, p->in.device_cap - p->device_bytes);
+    set_bytes(d, "fixed_bytes", p->fixed_bytes);
+    for (int i = 0; i < p->in.n_items; i++) {
+        fl_json *item = fl_json_new_object();
+        fl_json_set_str(item, "name", p->in.item[i].name);
+        set_bytes(item, "bytes", p->in.item[i].bytes);
+        fl_json_append(items, item);
+    }
+    fl_json_set(d, "items", items);
+    set_bytes(d, "resident_bytes", p->resident_bytes);
+    fl_json_set_int(slots, "count", p->n_slots);
+    set_bytes(slots, "bytes", p->slot_bytes);
+    fl_json_set(d, "slots", slots);
+    return d;
+}
+
+static fl_json *experts_json(const fl_plan *p)
+{
+    fl_json *x = fl_json_new_object(), *layers = fl_json_new_array();
+    fl_json_set_int(x, "total", p->n_total);
+    fl_json_set_int(x, "resident", p->n_resident);
+    fl_json_set_int(x, "streaming", p->n_total - p->n_resident);
+    set_bytes(x, "bytes", p->expert_bytes);
+    set_bytes(x, "streaming_bytes", streaming_bytes(p));
+    fl_plan_run r;
+    for (int layer = 0; fl_plan_next_run(p, &layer, &r);) {
+        fl_json *l = fl_json_new_object();
+        fl_json_set_int(l, "first", r.first);
+        fl_json_set_int(l, "last", r.last);
+        fl_json_set_int(l, "experts", r.experts);
+        fl_json_set_int(l, "resident", r.resident);
+        set_bytes(l, "expert_bytes", r.expert_bytes);
+        fl_json_append(layers, l);
+    }
+    fl_json_set(x, "layers", layers);
+    return x;
+}
+
+fl_json *fl_plan_json(const fl_plan *p)
+{
+    fl_json *j = fl_json_new_object(), *host = fl_json_new_object();
+    fl_json_set(j, "device", device_json(p));
+    fl_json_set(j, "experts", experts_json(p));
+    set_bytes(host, "staging_bytes", p->staging_bytes);
+    fl_json_set(j, "host", host);
+    set_bytes(j, "file_bytes", p->in.file_bytes);
+    set_bytes(j, "min_device_cap", p->min_device_cap);
+    set_bytes(j, "full_device_cap", p->full_device_cap);
+    char *reason = printed(p, print_reason);
+    fl_json_set_str(j, "reason", reason ? reason : "");
+    free(reason);
+    return j;
+}
