@@ -128,8 +128,8 @@ static void affine_search(const float *x, const float *w, float qmax, float *sca
         return;
     }
     float best = affine_round(x, w, *scale, *min, qmax, q);
-    for (int step = 0; step <= 36; step++) {
-        float a = (hi - lo) / (qmax - 0.9f + 0.05f * (float)step), m = -lo;
+    for (int step = 0; step <= 12; step++) {
+        float a = (hi - lo) / (qmax - 0.9f + 0.15f * (float)step), m = -lo;
         /* The second round starts from the first one's least squares. */
         for (int round = 0; round < 2; round++) {
             sums s;

@@ -244,7 +244,7 @@ static void the_same_bytes_everywhere(void **state)
 {
     (void)state;
     static const uint64_t want[N_CASES] = {
-        UINT64_C(0xc73477d152562d74), UINT64_C(0x21a173bfe144650f), UINT64_C(0x4392dd38bc57f550),
+        UINT64_C(0x43e90150b0e9be0b), UINT64_C(0x2ae1ed928a7e039c), UINT64_C(0x4392dd38bc57f550),
         UINT64_C(0x6d5ea3a0ea2e1644), UINT64_C(0x33af9d06f0e59d3d)};
     enum { N = 36 };
     float *x = malloc((N * BLOCK + 1) * sizeof *x);
