@@ -37,7 +37,13 @@ typedef struct fl_clover {
     int verdict; /* block mode earned: 1 yes, 0 no, -1 the file does not say */
 } fl_clover;
 
-/* Reads the switches from metadata or config.json. `has_bwd` is found by the index. */
+/* Reads the switches from metadata (clover_moe.NAME) or config.json (text_config or top level).
+ * NAME, and what it may be: block_size, mask_token_id, confidence_threshold, expert_pool_size
+ * (0 = off, else mode max with that C); pred_shift 0 | 1; block_align absolute | relative;
+ * commit_mode causal | block_bidir; confidence_source processed | raw; gdn_block_mode causal |
+ * blockend | mixed | bidir; verdict 0 | 1 (or the boolean block_mode_earned, in config.json also
+ * inside an object block_mode). An absent one keeps the definition's value, a wrong one is
+ * FL_E_FORMAT. The base model has none of them. `has_bwd` is found by the index. */
 FL_CHECKED fl_status fl_clover_read(fl_clover *c, const fl_source *src, bool has_bwd, fl_err *err);
 /* Name to mode ("causal", "blockend", "mixed", "bidir"); false when unknown. */
 bool fl_gdn_block_mode_parse(const char *name, fl_gdn_block_mode *out);

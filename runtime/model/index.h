@@ -49,6 +49,8 @@ typedef struct fl_layer_refs {
     fl_tref router, shared_gate_inp, shared_gate, shared_up, shared_down;
     fl_tref exp_gate_up;                /* fused: gate rows then up rows of each expert */
     fl_tref exp_gate, exp_up, exp_down; /* whole-layer tensors [E][out][in] */
+    /* MTP blocks: input norms, their projection, final norm */
+    fl_tref nextn_enorm, nextn_hnorm, nextn_proj, nextn_norm;
     const fl_tensor **per_expert; /* separate tensors: [n_expert][3] gate, up, down; or NULL */
 } fl_layer_refs;
 

@@ -1,0 +1,650 @@
+#include "runtime/model/index.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/model/index_parts.h"
+#include "runtime/model/safetensors.h"
+
+/* ---- roles -------------------------------------------------------------------------------- */
+
+/* A dimension, by meaning. */
+typedef enum dim {
+    D_NONE,
+    D_ONE,
+    D_MODEL,
+    D_2MODEL,
+    D_VOCAB,
+    D_Q2,    /* query and gate rows: 2 heads * head_dim */
+    D_Q,     /* heads * head_dim */
+    D_KV,    /* kv heads * head_dim */
+    D_HEAD,  /* head_dim */
+    D_MIXED, /* conv channels: 2 * key + value */
+    D_VALUE, /* value heads * gdn_dim */
+    D_VHEADS,
+    D_GDN, /* gdn_dim */
+    D_TAPS,
+    D_EXPERTS,
+    D_FF,
+    D_2FF,
+    D_SHARED
+} dim;
+
+static int64_t dim_of(const fl_hparams *hp, uint8_t d)
+{
+    const int64_t value = (int64_t)hp->gdn_v_heads * hp->gdn_dim;
+    switch ((dim)d) {
+    case D_NONE:
+    case D_ONE: return 1;
+    case D_MODEL: return hp->d_model;
+    case D_2MODEL: return 2 * hp->d_model;
+    case D_VOCAB: return hp->n_vocab;
+    case D_Q2: return 2 * (int64_t)hp->n_head * hp->head_dim;
+    case D_Q: return (int64_t)hp->n_head * hp->head_dim;
+    case D_KV: return (int64_t)hp->n_head_kv * hp->head_dim;
+    case D_HEAD: return hp->head_dim;
+    case D_MIXED: return 2 * (int64_t)hp->gdn_k_heads * hp->gdn_dim + value;
+    case D_VALUE: return value;
+    case D_VHEADS: return hp->gdn_v_heads;
+    case D_GDN: return hp->gdn_dim;
+    case D_TAPS: return hp->conv_kernel;
+    case D_EXPERTS: return hp->n_expert;
+    case D_FF: return hp->d_ff;
+    case D_2FF: return 2 * hp->d_ff;
+    case D_SHARED: return hp->d_ff_shared;
+    }
+    return 1;
+}
+
+/* Which layers have a tensor. */
+typedef enum where { IN_ALL, IN_FULL, IN_GDN, IN_BWD, IN_FUSED, IN_APART, IN_DOWN, IN_MTP } where;
+
+typedef struct role {
+    uint16_t at;      /* of its fl_tref in fl_layer_refs */
+    uint8_t where;    /* enum where */
+    uint8_t ne[3];    /* enum dim, ne[0] first */
+    const char *gguf; /* behind "blk.N." */
+    const char *hf;   /* behind "layers.N." */
+} role;
+
+#define AT(FIELD) (uint16_t) offsetof(fl_layer_refs, FIELD)
+
+static const role roles[] = {
+    {AT(attn_norm), IN_ALL, {D_MODEL}, "attn_norm.weight", "input_layernorm.weight"},
+    {AT(ffn_norm),
+     IN_ALL,
+     {D_MODEL},
+     "post_attention_norm.weight",
+     "post_attention_layernorm.weight"},
+    {AT(q), IN_FULL, {D_MODEL, D_Q2}, "attn_q.weight", "self_attn.q_proj.weight"},
+    {AT(k), IN_FULL, {D_MODEL, D_KV}, "attn_k.weight", "self_attn.k_proj.weight"},
+    {AT(v), IN_FULL, {D_MODEL, D_KV}, "attn_v.weight", "self_attn.v_proj.weight"},
+    {AT(o), IN_FULL, {D_Q, D_MODEL}, "attn_output.weight", "self_attn.o_proj.weight"},
+    {AT(q_norm), IN_FULL, {D_HEAD}, "attn_q_norm.weight", "self_attn.q_norm.weight"},
+    {AT(k_norm), IN_FULL, {D_HEAD}, "attn_k_norm.weight", "self_attn.k_norm.weight"},
+    {AT(qkv), IN_GDN, {D_MODEL, D_MIXED}, "attn_qkv.weight", "linear_attn.in_proj_qkv.weight"},
+    {AT(z), IN_GDN, {D_MODEL, D_VALUE}, "attn_gate.weight", "linear_attn.in_proj_z.weight"},
+    {AT(alpha), IN_GDN, {D_MODEL, D_VHEADS}, "ssm_alpha.weight", "linear_attn.in_proj_a.weight"},
+    {AT(beta), IN_GDN, {D_MODEL, D_VHEADS}, "ssm_beta.weight", "linear_attn.in_proj_b.weight"},
+    {AT(conv), IN_GDN, {D_TAPS, D_MIXED}, "ssm_conv1d.weight", "linear_attn.conv1d.weight"},
+    {AT(a), IN_GDN, {D_VHEADS}, "ssm_a", "linear_attn.A_log"},
+    {AT(dt), IN_GDN, {D_VHEADS}, "ssm_dt.bias", "linear_attn.dt_bias"},
+    {AT(gdn_norm), IN_GDN, {D_GDN}, "ssm_norm.weight", "linear_attn.norm.weight"},
+    {AT(out), IN_GDN, {D_VALUE, D_MODEL}, "ssm_out.weight", "linear_attn.out_proj.weight"},
+    {AT(bwd_alpha),
+     IN_BWD,
+     {D_MODEL, D_VHEADS},
+     "ssm_bwd_alpha.weight",
+     "linear_attn.bwd.in_proj_a.weight"},
+    {AT(bwd_beta),
+     IN_BWD,
+     {D_MODEL, D_VHEADS},
+     "ssm_bwd_beta.weight",
+     "linear_attn.bwd.in_proj_b.weight"},
+    {AT(bwd_conv),
+     IN_BWD,
+     {D_TAPS, D_MIXED},
+     "ssm_bwd_conv1d.weight",
+     "linear_attn.bwd.conv1d.weight"},
+    {AT(bwd_a), IN_BWD, {D_VHEADS}, "ssm_bwd_a", "linear_attn.bwd.A_log"},
+    {AT(bwd_dt), IN_BWD, {D_VHEADS}, "ssm_bwd_dt.bias", "linear_attn.bwd.dt_bias"},
+    {AT(bwd_mix), IN_BWD, {D_VHEADS}, "ssm_bwd_mix", "linear_attn.bwd.mix"},
+    {AT(router), IN_ALL, {D_MODEL, D_EXPERTS}, "ffn_gate_inp.weight", "mlp.gate.weight"},
+    {AT(shared_gate_inp),
+     IN_ALL,
+     {D_MODEL},
+     "ffn_gate_inp_shexp.weight",
+     "mlp.shared_expert_gate.weight"},
+    {AT(shared_gate),
+     IN_ALL,
+     {D_MODEL, D_SHARED},
+     "ffn_gate_shexp.weight",
+     "mlp.shared_expert.gate_proj.weight"},
+    {AT(shared_up),
+     IN_ALL,
+     {D_MODEL, D_SHARED},
+     "ffn_up_shexp.weight",
+     "mlp.shared_expert.up_proj.weight"},
+    {AT(shared_down),
+     IN_ALL,
+     {D_SHARED, D_MODEL},
+     "ffn_down_shexp.weight",
+     "mlp.shared_expert.down_proj.weight"},
+    {AT(exp_gate_up),
+     IN_FUSED,
+     {D_MODEL, D_2FF, D_EXPERTS},
+     "ffn_gate_up_exps.weight",
+     "mlp.experts.gate_up_proj"},
+    {AT(exp_gate),
+     IN_APART,
+     {D_MODEL, D_FF, D_EXPERTS},
+     "ffn_gate_exps.weight",
+     "mlp.experts.gate_proj"},
+    {AT(exp_up), IN_APART, {D_MODEL, D_FF, D_EXPERTS}, "ffn_up_exps.weight", "mlp.experts.up_proj"},
+    {AT(exp_down),
+     IN_DOWN,
+     {D_FF, D_MODEL, D_EXPERTS},
+     "ffn_down_exps.weight",
+     "mlp.experts.down_proj"},
+    {AT(nextn_enorm), IN_MTP, {D_MODEL}, "nextn.enorm.weight", "pre_fc_norm_embedding.weight"},
+    {AT(nextn_hnorm), IN_MTP, {D_MODEL}, "nextn.hnorm.weight", "pre_fc_norm_hidden.weight"},
+    {AT(nextn_proj), IN_MTP, {D_2MODEL, D_MODEL}, "nextn.eh_proj.weight", "fc.weight"},
+    {AT(nextn_norm), IN_MTP, {D_MODEL}, "nextn.shared_head_norm.weight", "norm.weight"},
+};
+enum { N_ROLES = sizeof roles / sizeof *roles };
+
+/* ---- building ----------------------------------------------------------------------------- */
+
+typedef struct builder {
+    fl_index *ix;
+    const fl_source *src;
+    const fl_hparams *hp;
+    bool gguf;
+    const char *path;
+    char hf_root[40]; /* "model.language_model." or what stands in its place */
+    bool *used;       /* [tensors of the source] */
+    fl_err *err;
+} builder;
+
+fl_status fl_index_note(fl_index *ix, fl_err *err, const char *fmt, ...)
+{
+    char **more = realloc(ix->note, ((size_t)ix->n_notes + 1) * sizeof *more);
+    if (more) ix->note = more;
+    va_list ap;
+    va_start(ap, fmt);
+    char *text = NULL;
+    if (more && vasprintf(&text, fmt, ap) < 0) text = NULL;
+    va_end(ap);
+    if (!text) return FL_FAIL(err, FL_E_NOMEM, 0, "no memory for a note");
+    ix->note[ix->n_notes++] = text;
+    return FL_OK;
+}
+
+static const fl_tensor *lookup(builder *b, const char *name)
+{
+    const fl_tensor *t = fl_source_find(b->src, name);
+    if (t) b->used[t - fl_source_tensor(b->src, 0)] = true;
+    return t;
+}
+
+/* "[2048, 512]" into buf, in the order that the file's own format prints it. */
+static const char *shape_text(bool gguf, const int64_t *ne, int n, char buf[96])
+{
+    size_t at = (size_t)snprintf(buf, 96, "[");
+    for (int i = 0; i < n; i++)
+        at += (size_t)snprintf(buf + at, 96 - at, "%s%" PRId64, i ? ", " : "",
+                               ne[gguf ? i : n - 1 - i]);
+    snprintf(buf + at, 96 - at, "]");
+    return buf;
+}
+
+/* Equal but for dimensions of 1: conv1d is [channels, 1, taps] in one format and {taps, channels}
+ * in the other. */
+static bool same_shape(const fl_tensor *t, const int64_t want[3])
+{
+    int i = 0, j = 0;
+    for (;; i++, j++) {
+        while (i < 4 && t->ne[i] == 1) i++;
+        while (j < 3 && want[j] == 1) j++;
+        if (i == 4 || j == 3) return i == 4 && j == 3;
+        if (t->ne[i] != want[j]) return false;
+    }
+}
+
+static fl_status check_shape(const builder *b, const fl_tensor *t, const uint8_t ne[3])
+{
+    const int64_t want[3] = {dim_of(b->hp, ne[0]), dim_of(b->hp, ne[1]), dim_of(b->hp, ne[2])};
+    if (same_shape(t, want)) return FL_OK;
+    char found[96], expected[96];
+    return FL_FAIL(b->err, FL_E_FORMAT, 0,
+                   "%s: tensor '%s' has shape %s, expected %s by the model's settings: the file is "
+                   "damaged or of another model",
+                   fl_source_paths(b->src)[t->file], t->name,
+                   shape_text(b->gguf, t->ne, t->n_dims, found),
+                   shape_text(b->gguf, want,
+                              ne[2]   ? 3
+                              : ne[1] ? 2
+                                      : 1,
+                              expected));
+}
+
+static fl_status check_type(const builder *b, const fl_tensor *t)
+{
+    const fl_type_info *ti = fl_type_get(t->type);
+    if (ti && ti->readable) return FL_OK;
+    char name[32];
+    const char *why =
+        ti && ti->refuse ? ti->refuse
+        : t->type >= FL_FOREIGN_BOOL
+            ? "which is not read; take the BF16 safetensors or a GGUF file (Q4_K_M, "
+              "UD-Q4_K_XL, Q8_0)"
+            : "which is not known; take a GGUF file of type Q4_K_M, UD-Q4_K_XL or Q8_0";
+    return FL_FAIL(b->err, FL_E_UNSUPPORTED, 0, "%s: tensor '%s' has type %s: %s",
+                   fl_source_paths(b->src)[t->file], t->name, fl_source_type_name(t->type, name),
+                   why);
+}
+
+/* The F32 companion of a GGUF matrix: one value, or one per expert. */
+static fl_status find_scale(builder *b, const fl_tensor *t, fl_tref *ref)
+{
+    char name[300];
+    const size_t n = strlen(t->name);
+    if (!b->gguf || n < 8 || n > 280 || strcmp(t->name + n - 7, ".weight") != 0) return FL_OK;
+    snprintf(name, sizeof name, "%.*s.input_scale", (int)n - 7, t->name);
+    lookup(b, name); /* for activations in four bits: not used */
+    snprintf(name, sizeof name, "%.*s.scale", (int)n - 7, t->name);
+    const fl_tensor *s = lookup(b, name);
+    if (!s) return FL_OK;
+    const int64_t elems = s->ne[0] * s->ne[1] * s->ne[2] * s->ne[3];
+    const int64_t matrices = t->ne[2] * t->ne[3];
+    if (s->type != FL_TYPE_F32 || (elems != 1 && elems != matrices))
+        return FL_FAIL(b->err, FL_E_FORMAT, 0,
+                       "%s: tensor '%s' has %" PRId64 " values of type %" PRIu32
+                       ", expected 1 or %" PRId64 " of type f32: the file is damaged",
+                       fl_source_paths(b->src)[s->file], s->name, elems, s->type, matrices);
+    ref->scale = s;
+    return FL_OK;
+}
+
+static fl_status accept(builder *b, const fl_tensor *t, const uint8_t ne[3], fl_tref *ref)
+{
+    FL_TRY(check_shape(b, t, ne));
+    FL_TRY(check_type(b, t));
+    ref->tensor = t;
+    return find_scale(b, t, ref);
+}
+
+static fl_status missing(const builder *b, const char *name)
+{
+    return FL_FAIL(
+        b->err, FL_E_FORMAT, 0,
+        "%s: tensor '%s' is missing: the file is incomplete or of another model, download "
+        "it again",
+        b->path, name);
+}
+
+/* Full name of a role's tensor in layer i; MTP blocks stand behind the layers (GGUF) or under
+ * "mtp." (Hugging Face). */
+static void full_name(const builder *b, const role *r, int i, bool mtp, char buf[128])
+{
+    if (b->gguf)
+        snprintf(buf, 128, "blk.%d.%s", mtp ? b->hp->n_layer + i : i, r->gguf);
+    else if (r->where == IN_MTP)
+        snprintf(buf, 128, "mtp.%s", r->hf);
+    else
+        snprintf(buf, 128, "%slayers.%d.%s", mtp ? "mtp." : b->hf_root, i, r->hf);
+}
+
+static fl_status find_role(builder *b, const role *r, int i, bool mtp, fl_layer_refs *l)
+{
+    char name[128];
+    full_name(b, r, i, mtp, name);
+    const fl_tensor *t = lookup(b, name);
+    if (!t && b->gguf && (r->at == AT(dt) || r->at == AT(bwd_dt))) {
+        char other[128]; /* Ollama writes it without .bias */
+        snprintf(other, sizeof other, "%.*s", (int)strlen(name) - 5, name);
+        t = lookup(b, other);
+    }
+    if (!t && r->where == IN_MTP && r->at == AT(nextn_norm)) return FL_OK; /* output_norm serves */
+    return t ? accept(b, t, r->ne, (fl_tref *)((char *)l + r->at)) : missing(b, name);
+}
+
+static bool has(const builder *b, uint16_t at, int i, bool mtp)
+{
+    char name[128];
+    const role *r = roles;
+    while (r->at != at) r++;
+    full_name(b, r, i, mtp, name);
+    return fl_source_find(b->src, name) != NULL;
+}
+
+/* Experts as single tensors of Hugging Face files: mlp.experts.E.gate_proj.weight ... */
+static fl_status find_per_expert(builder *b, int i, bool mtp, fl_layer_refs *l)
+{
+    static const char *const part[] = {"gate_proj", "up_proj", "down_proj"};
+    static const uint8_t ne[3][3] = {{D_MODEL, D_FF}, {D_MODEL, D_FF}, {D_FF, D_MODEL}};
+    char name[128];
+    if ((size_t)b->hp->n_expert * 3 > fl_source_n_tensors(b->src))
+        return missing(b, "mlp.experts.*.gate_proj.weight of every expert");
+    l->per_expert = calloc((size_t)b->hp->n_expert * 3, sizeof *l->per_expert);
+    if (!l->per_expert) return FL_FAIL(b->err, FL_E_NOMEM, 0, "%s: no memory", b->path);
+    for (int e = 0; e < b->hp->n_expert * 3; e++) {
+        snprintf(name, sizeof name, "%slayers.%d.mlp.experts.%d.%s.weight",
+                 mtp ? "mtp." : b->hf_root, i, e / 3, part[e % 3]);
+        const fl_tensor *t = lookup(b, name);
+        fl_tref ref = {0};
+        if (!t) return missing(b, name);
+        FL_TRY(accept(b, t, ne[e % 3], &ref));
+        l->per_expert[e] = t;
+    }
+    return FL_OK;
+}
+
+static fl_status find_layer(builder *b, int i, bool full, bool bwd, bool mtp, fl_layer_refs *l)
+{
+    char first[128];
+    snprintf(first, sizeof first, "%slayers.%d.mlp.experts.0.gate_proj.weight",
+             mtp ? "mtp." : b->hf_root, i);
+    const bool single = !b->gguf && fl_source_find(b->src, first);
+    const bool fused = !single && has(b, AT(exp_gate_up), i, mtp);
+    l->full_attention = full;
+    for (int r = 0; r < N_ROLES; r++) {
+        const where w = (where)roles[r].where;
+        const bool wanted = w == IN_ALL || (w == IN_FULL && full) || (w == IN_GDN && !full) ||
+                            (w == IN_BWD && !full && bwd) || (w == IN_FUSED && fused) ||
+                            (w == IN_APART && !fused && !single) || (w == IN_DOWN && !single) ||
+                            (w == IN_MTP && mtp);
+        if (wanted) FL_TRY(find_role(b, &roles[r], i, mtp, l));
+    }
+    return single ? find_per_expert(b, i, mtp, l) : FL_OK;
+}
+
+/* ---- the tensors outside the layers ------------------------------------------------------- */
+
+static void find_root(builder *b)
+{
+    static const char *const root[] = {"model.language_model.", "model.", "language_model.model.",
+                                       "language_model.", ""};
+    char name[96];
+    snprintf(b->hf_root, sizeof b->hf_root, "%s", root[0]);
+    for (size_t i = 0; i < sizeof root / sizeof *root; i++) {
+        snprintf(name, sizeof name, "%sembed_tokens.weight", root[i]);
+        if (!fl_source_find(b->src, name)) continue;
+        snprintf(b->hf_root, sizeof b->hf_root, "%s", root[i]);
+        return;
+    }
+}
+
+static fl_status find_embedding(builder *b, const fl_config *c)
+{
+    char name[96];
+    int64_t vocab;
+    snprintf(name, sizeof name, "%s", "token_embd.weight");
+    if (!b->gguf) snprintf(name, sizeof name, "%sembed_tokens.weight", b->hf_root);
+    const fl_tensor *t = lookup(b, name);
+    if (!t) return missing(b, name);
+    fl_hparams *hp = &b->ix->hp;
+    hp->n_vocab = t->ne[1];
+    if (fl_config_int(c, "vocab_size", "vocab_size", &vocab)) hp->n_vocab = vocab;
+    if (hp->n_vocab < 1 || hp->n_vocab > INT32_MAX)
+        return FL_FAIL(b->err, FL_E_FORMAT, 0,
+                       "%s: the vocabulary has %" PRId64
+                       " tokens, expected 1 to %d: the file is damaged",
+                       b->path, hp->n_vocab, INT32_MAX);
+    return accept(b, t, (const uint8_t[]){D_MODEL, D_VOCAB, 0}, &b->ix->embed);
+}
+
+static fl_status find_output(builder *b, const fl_config *c)
+{
+    static const char *const names[] = {"lm_head.weight", "language_model.lm_head.weight"};
+    fl_index *ix = b->ix;
+    bool tied = false;
+    char name[96];
+    snprintf(name, sizeof name, "%s", b->gguf ? "output_norm.weight" : "");
+    if (!b->gguf) snprintf(name, sizeof name, "%snorm.weight", b->hf_root);
+    const fl_tensor *norm = lookup(b, name);
+    if (!norm) return missing(b, name);
+    FL_TRY(accept(b, norm, (const uint8_t[]){D_MODEL, 0, 0}, &ix->output_norm));
+    const fl_tensor *t = lookup(b, b->gguf ? "output.weight" : names[0]);
+    if (!t && !b->gguf) t = lookup(b, names[1]);
+    fl_config_bool(c, NULL, "tie_word_embeddings", &tied);
+    if (t) return accept(b, t, (const uint8_t[]){D_MODEL, D_VOCAB, 0}, &ix->output);
+    if (!b->gguf && !tied) return missing(b, names[0]);
+    ix->output = ix->embed;
+    return fl_index_note(ix, b->err, "no output matrix: the embedding serves as output (tied)");
+}
+
+/* ---- MTP and what is left over ------------------------------------------------------------ */
+
+/* The draft head is optional: what is missing or wrong there is a note. */
+static fl_status find_mtp(builder *b)
+{
+    fl_hparams *hp = &b->ix->hp;
+    const int n = hp->n_mtp;
+    hp->n_mtp = 0;
+    if (n == 0) return FL_OK;
+    b->ix->mtp = calloc((size_t)n, sizeof *b->ix->mtp);
+    if (!b->ix->mtp) return FL_FAIL(b->err, FL_E_NOMEM, 0, "%s: no memory", b->path);
+    fl_err *const outer = b->err;
+    for (int i = 0; i < n; i++) {
+        if (!has(b, AT(attn_norm), i, true))
+            return fl_index_note(b->ix, outer, "the settings name %d MTP block%s, the file has %d",
+                                 n, n > 1 ? "s" : "", i);
+        fl_err why = {0};
+        b->err = &why;
+        const fl_status st = find_layer(b, i, true, false, true, &b->ix->mtp[i]);
+        b->err = outer;
+        if (st != FL_OK) { /* fl_index_free sees only the blocks that count */
+            free(b->ix->mtp[i].per_expert);
+            if (st == FL_E_NOMEM) return FL_FAIL(outer, st, 0, "%s", why.msg);
+            return fl_index_note(b->ix, outer, "MTP block %d is not usable: %s", i, why.msg);
+        }
+        hp->n_mtp = i + 1;
+    }
+    return FL_OK;
+}
+
+/* One note on the tensors that no role took. */
+static fl_status note_unused(builder *b)
+{
+    const size_t n = fl_source_n_tensors(b->src);
+    size_t count = 0;
+    uint64_t bytes = 0;
+    char names[200] = "";
+    for (size_t i = 0; i < n; i++) {
+        if (b->used[i]) continue;
+        const fl_tensor *t = fl_source_tensor(b->src, i);
+        const size_t at = strlen(names);
+        if (count < 3)
+            snprintf(names + at, sizeof names - at, "%s%.60s", count ? ", " : "", t->name);
+        count++;
+        bytes += t->bytes;
+    }
+    if (count == 0) return FL_OK;
+    return fl_index_note(
+        b->ix, b->err, "%zu tensor%s outside the text model skipped (%.1f MiB): %s%s", count,
+        count > 1 ? "s" : "", (double)bytes / (1 << 20), names, count > 3 ? ", ..." : "");
+}
+
+static bool any_bwd(const builder *b, const bool *full)
+{
+    for (int i = 0; i < b->hp->n_layer; i++)
+        for (int r = 0; r < N_ROLES && !full[i]; r++)
+            if (roles[r].where == IN_BWD && has(b, roles[r].at, i, false)) return true;
+    return false;
+}
+
+/* A mask id outside the vocabulary is an error when the file names it, else the end of blocks. */
+static fl_status check_mask(builder *b, const fl_config *c)
+{
+    fl_clover *k = &b->ix->clover;
+    const int id = (int)k->mask_id;
+    int64_t v;
+    if (!k->has_blocks) return FL_OK;
+    const bool given = fl_config_int(c, "mask_token_id", "mask_token_id", &v);
+    if (given && id >= b->hp->n_vocab)
+        return FL_FAIL(b->err, FL_E_FORMAT, 0,
+                       "%s: mask_token_id is %d, the vocabulary has %" PRId64 " tokens", b->path,
+                       id, b->hp->n_vocab);
+    if (given) return FL_OK;
+    if (id < b->hp->n_vocab)
+        return fl_index_note(b->ix, b->err, "mask_token_id is missing: taken as %d", id);
+    k->has_blocks = false;
+    k->mask_id = -1;
+    return fl_index_note(
+        b->ix, b->err,
+        "mask_token_id is missing and %d is outside the vocabulary: block mode is off", id);
+}
+
+static fl_status build(builder *b)
+{
+    fl_index *ix = b->ix;
+    fl_config c;
+    bool *full = NULL;
+    fl_status st;
+    FL_TRY(fl_config_open(&c, b->src, b->err));
+    b->gguf = c.gguf != NULL;
+    FL_GO(fl_hparams_read(ix, &c, &full, b->err));
+    find_root(b);
+    FL_GO(find_embedding(b, &c));
+    FL_GO(find_output(b, &c));
+    const bool bwd = strcmp(ix->hp.arch, "clover_moe") == 0 && any_bwd(b, full);
+    ix->layer = calloc((size_t)ix->hp.n_layer, sizeof *ix->layer);
+    if (!ix->layer) FL_GO(FL_FAIL(b->err, FL_E_NOMEM, 0, "%s: no memory", b->path));
+    for (int i = 0; i < ix->hp.n_layer; i++)
+        FL_GO(find_layer(b, i, full[i], bwd, false, &ix->layer[i]));
+    FL_GO(find_mtp(b));
+    fl_stop_ids_read(&ix->hp, &c);
+    FL_GO(fl_quirks_detect(ix, &c, b->err));
+    FL_GO(fl_clover_read(&ix->clover, b->src, bwd, b->err));
+    FL_GO(check_mask(b, &c));
+    FL_GO(note_unused(b));
+out:
+    free(full);
+    return st;
+}
+
+fl_status fl_index_build(fl_index **out, const fl_source *src, fl_err *err)
+{
+    *out = NULL;
+    fl_index *ix = calloc(1, sizeof *ix);
+    bool *used = calloc(fl_source_n_tensors(src) + 1, sizeof *used);
+    fl_status st = FL_OK;
+    if (!ix || !used) st = FL_FAIL(err, FL_E_NOMEM, 0, "no memory for the index of a model");
+    if (st == FL_OK) {
+        ix->src = src;
+        builder b = {ix, src, &ix->hp, false, fl_source_paths(src)[0], "", used, err};
+        st = build(&b);
+    }
+    free(used);
+    if (st != FL_OK) fl_index_free(&ix);
+    *out = ix;
+    return st;
+}
+
+void fl_index_free(fl_index **ix)
+{
+    fl_index *x = *ix;
+    if (!x) return;
+    for (int i = 0; x->layer && i < x->hp.n_layer; i++) free(x->layer[i].per_expert);
+    for (int i = 0; x->mtp && i < x->hp.n_mtp; i++) free(x->mtp[i].per_expert);
+    for (int i = 0; i < x->n_notes; i++) free(x->note[i]);
+    free(x->layer);
+    free(x->mtp);
+    free(x->note);
+    free(x);
+    *ix = NULL;
+}
+
+/* ---- experts and sizes -------------------------------------------------------------------- */
+
+void fl_index_expert(const fl_index *ix, int layer, int expert, int part, fl_expert_mat *out)
+{
+    const fl_layer_refs *l = &ix->layer[layer];
+    const int64_t cols = part == 2 ? ix->hp.d_ff : ix->hp.d_model;
+    const int64_t rows = part == 2 ? ix->hp.d_model : ix->hp.d_ff;
+    const bool fused = part < 2 && l->exp_gate_up.tensor;
+    const fl_tref *ref = fused       ? &l->exp_gate_up
+                         : part == 0 ? &l->exp_gate
+                         : part == 1 ? &l->exp_up
+                                     : &l->exp_down;
+    const fl_tensor *t = l->per_expert ? l->per_expert[expert * 3 + part] : ref->tensor;
+    *out = (fl_expert_mat){.type = t->type, .rows = rows, .cols = cols, .file = t->file};
+    out->bytes = fl_type_row_bytes(t->type, (uint64_t)cols) * (uint64_t)rows;
+    out->offset = t->offset;
+    if (l->per_expert) return;
+    out->scale = ref->scale;
+    out->offset += (uint64_t)expert * out->bytes * (fused ? 2 : 1);
+    if (fused && part == 1) out->offset += out->bytes;
+}
+
+static int64_t elems(const fl_tensor *t) { return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]; }
+
+/* Adds a tensor and its scale; parameters may be NULL. */
+static void add(uint64_t *bytes, uint64_t *params, const fl_tref *r)
+{
+    if (!r->tensor) return;
+    *bytes += r->tensor->bytes + (r->scale ? r->scale->bytes : 0);
+    if (params) *params += (uint64_t)elems(r->tensor);
+}
+
+static void measure_layer(const fl_index *ix, const fl_layer_refs *l, fl_index_sizes *s,
+                          uint64_t *params, uint64_t *expert_params)
+{
+    for (int r = 0; r < N_ROLES; r++) {
+        const fl_tref *ref = (const fl_tref *)((const char *)l + roles[r].at);
+        uint64_t *at = &s->attention;
+        switch ((where)roles[r].where) {
+        case IN_FULL: break;
+        case IN_GDN: at = &s->gdn; break;
+        case IN_BWD: at = &s->bwd; break;
+        case IN_MTP: at = &s->norms; break;
+        case IN_FUSED:
+        case IN_APART:
+        case IN_DOWN: at = &s->experts; break;
+        case IN_ALL:
+            at = roles[r].at == AT(router)                                     ? &s->router
+                 : roles[r].at == AT(attn_norm) || roles[r].at == AT(ffn_norm) ? &s->norms
+                                                                               : &s->shared;
+            break;
+        }
+        add(at, at == &s->experts ? expert_params : params, ref);
+    }
+    for (int e = 0; l->per_expert && e < ix->hp.n_expert * 3; e++)
+        add(&s->experts, expert_params, &(fl_tref){l->per_expert[e], NULL});
+}
+
+static uint64_t sum(const fl_index_sizes *s)
+{
+    return s->embed + s->output + s->attention + s->gdn + s->bwd + s->experts + s->shared +
+           s->router + s->norms;
+}
+
+void fl_index_measure(const fl_index *ix, fl_index_sizes *out)
+{
+    fl_index_sizes s = {0};
+    uint64_t params = 0, experts = 0, embed = 0, none = 0;
+    const bool tied = ix->output.tensor == ix->embed.tensor;
+    add(&s.embed, &embed, &ix->embed);
+    if (!tied) add(&s.output, &params, &ix->output);
+    add(&s.norms, &params, &ix->output_norm);
+    for (int i = 0; i < ix->hp.n_layer; i++)
+        measure_layer(ix, &ix->layer[i], &s, &params, &experts);
+    const uint64_t text = sum(&s);
+    for (int i = 0; i < ix->hp.n_mtp; i++) {
+        fl_index_sizes m = {0};
+        measure_layer(ix, &ix->mtp[i], &m, &none, &none);
+        s.mtp += sum(&m);
+    }
+    for (size_t i = 0; i < fl_source_n_tensors(ix->src); i++)
+        s.total += fl_source_tensor(ix->src, i)->bytes;
+    s.other = s.total - text - s.mtp;
+    s.params_total = params + experts + embed;
+    s.params_active = params + experts / (uint64_t)ix->hp.n_expert * (uint64_t)ix->hp.top_k +
+                      (tied ? embed : (uint64_t)ix->hp.d_model);
+    *out = s;
+}

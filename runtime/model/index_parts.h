@@ -1,0 +1,24 @@
+#ifndef FL_MODEL_INDEX_PARTS_H
+#define FL_MODEL_INDEX_PARTS_H
+
+#include "runtime/model/config.h"
+#include "runtime/model/index.h"
+
+/* The steps of fl_index_build. */
+
+/* Adds a sentence to ix->note. */
+__attribute__((format(printf, 3, 4))) FL_CHECKED fl_status fl_index_note(fl_index *ix, fl_err *err,
+                                                                         const char *fmt, ...);
+
+/* Fills ix->hp from the settings, each within its range, and `full` (malloc'ed, [n_layer]): which
+ * layers are attention. Missing settings get the value of the real model and a note. */
+FL_CHECKED fl_status fl_hparams_read(fl_index *ix, const fl_config *c, bool **full, fl_err *err);
+
+/* Ids that end a text, from metadata, vocabulary or generation_config.json. */
+void fl_stop_ids_read(fl_hparams *hp, const fl_config *c);
+
+/* Finds out how a GGUF file stores norms, decay and value heads (clover.md section 3), by its
+ * data; sets the three switches of ix->hp and notes what it found. */
+FL_CHECKED fl_status fl_quirks_detect(fl_index *ix, const fl_config *c, fl_err *err);
+
+#endif

@@ -1,0 +1,90 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/model/index_parts.h"
+
+/* Counts over the values of several small tensors. */
+typedef struct tally {
+    uint64_t n, not_positive, positive;
+} tally;
+
+static fl_status count_values(const fl_index *ix, const fl_tref *ref, tally *t, fl_err *err)
+{
+    const fl_tensor *x = ref->tensor;
+    if (!x) return FL_OK;
+    const fl_type_info *ti = fl_type_get(x->type);
+    const int64_t n = x->ne[0] * x->ne[1] * x->ne[2] * x->ne[3];
+    float *v = malloc((size_t)n * sizeof *v);
+    void *raw = malloc(x->bytes);
+    fl_status st = FL_OK;
+    if (!v || !raw) st = FL_FAIL(err, FL_E_NOMEM, 0, "tensor '%s': no memory", x->name);
+    if (st == FL_OK) st = fl_source_read(ix->src, x, 0, raw, x->bytes, err);
+    if (st == FL_OK) {
+        ti->dequantize(raw, v, n);
+        t->n += (uint64_t)n;
+        for (int64_t i = 0; i < n; i++) {
+            t->not_positive += v[i] <= 0;
+            t->positive += v[i] > 0;
+        }
+    }
+    free(v);
+    free(raw);
+    return st;
+}
+
+/* Norms: with 1 + w applied next to no entry is at or below zero; zero-centred ones have many. */
+static fl_status detect_norms(fl_index *ix, fl_err *err)
+{
+    tally t = {0};
+    FL_TRY(count_values(ix, &ix->output_norm, &t, err));
+    for (int i = 0; i < ix->hp.n_layer; i++) {
+        const fl_layer_refs *l = &ix->layer[i];
+        FL_TRY(count_values(ix, &l->attn_norm, &t, err));
+        FL_TRY(count_values(ix, &l->ffn_norm, &t, err));
+        FL_TRY(count_values(ix, &l->q_norm, &t, err));
+        FL_TRY(count_values(ix, &l->k_norm, &t, err));
+    }
+    ix->hp.norm_add_one = t.not_positive * 20 > t.n;
+    if (!ix->hp.norm_add_one) return FL_OK;
+    return fl_index_note(
+        ix, err,
+        "norm weights are zero-centred (%.1f %% of the entries are not positive): 1 "
+        "is added on load",
+        100.0 * (double)t.not_positive / (double)t.n);
+}
+
+/* ssm_a: -exp(A_log) is never positive. */
+static fl_status detect_decay(fl_index *ix, fl_err *err)
+{
+    tally t = {0};
+    for (int i = 0; i < ix->hp.n_layer; i++) {
+        FL_TRY(count_values(ix, &ix->layer[i].a, &t, err));
+        FL_TRY(count_values(ix, &ix->layer[i].bwd_a, &t, err));
+    }
+    ix->hp.a_is_log = t.positive > 0;
+    if (!ix->hp.a_is_log) return FL_OK;
+    return fl_index_note(
+        ix, err,
+        "ssm_a is stored as A_log (%llu of %llu entries are positive): converted to "
+        "-exp(A_log) on load",
+        (unsigned long long)t.positive, (unsigned long long)t.n);
+}
+
+fl_status fl_quirks_detect(fl_index *ix, const fl_config *c, fl_err *err)
+{
+    if (!c->gguf) { /* Hugging Face form, by definition */
+        ix->hp.norm_add_one = ix->hp.a_is_log = ix->hp.v_grouped = true;
+        return FL_OK;
+    }
+    FL_TRY(detect_norms(ix, err));
+    FL_TRY(detect_decay(ix, err));
+    bool reordered = true;
+    fl_config_bool(c, "ssm.v_head_reordered", NULL, &reordered);
+    ix->hp.v_grouped = !reordered;
+    if (reordered) return FL_OK;
+    return fl_index_note(
+        ix, err,
+        "%s.ssm.v_head_reordered is false: value heads are grouped as in Hugging Face "
+        "files, value head n uses key head n / %d",
+        c->arch, ix->hp.gdn_v_heads / ix->hp.gdn_k_heads);
+}
