@@ -9,15 +9,27 @@
 static json_t *j_(const fl_json *j) { return (json_t *)(uintptr_t)j; }
 static fl_json *f_(const json_t *j) { return (fl_json *)(uintptr_t)j; }
 
-fl_status fl_json_parse(const char *text, size_t n, const char *what, fl_json **out, fl_err *err)
+static fl_status parse(const char *text, size_t n, const char *what, size_t flags, fl_json **out,
+                       fl_err *err)
 {
     json_error_t e;
-    json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    json_t *j = json_loadb(text, n, flags | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     *out = f_(j);
     if (!j)
         return FL_FAIL(err, FL_E_FORMAT, 0, "%s: not valid JSON at line %d, column %d: %s", what,
                        e.line, e.column, e.text);
     return FL_OK;
+}
+
+fl_status fl_json_parse(const char *text, size_t n, const char *what, fl_json **out, fl_err *err)
+{
+    return parse(text, n, what, 0, out, err);
+}
+
+fl_status fl_json_parse_any(const char *text, size_t n, const char *what, fl_json **out,
+                            fl_err *err)
+{
+    return parse(text, n, what, JSON_DECODE_ANY, out, err);
 }
 
 void fl_json_free(fl_json **j)
@@ -115,6 +127,8 @@ fl_json *fl_json_new_str(const char *s)
     free(copy);
     return r;
 }
+
+fl_json *fl_json_new_strn(const char *s, size_t n) { return f_(json_stringn(s, n)); }
 
 /* JSON has no NaN and no infinity: null stands for them. */
 fl_json *fl_json_new_num(double v) { return need(isfinite(v) ? json_real(v) : json_null()); }

@@ -24,6 +24,9 @@ typedef enum fl_json_kind {
  * limited (2,048), duplicate keys are refused. */
 FL_CHECKED fl_status fl_json_parse(const char *text, size_t n, const char *what, fl_json **out,
                                    fl_err *err);
+/* The same for a value of any kind ("7", "\"x\"", "null"), as tool arguments are. */
+FL_CHECKED fl_status fl_json_parse_any(const char *text, size_t n, const char *what, fl_json **out,
+                                       fl_err *err);
 void fl_json_free(fl_json **j);
 
 fl_json_kind fl_json_kind_of(const fl_json *j);
@@ -46,6 +49,8 @@ bool fl_json_bool(const fl_json *j, bool def);
 fl_json *fl_json_new_object(void);
 fl_json *fl_json_new_array(void);
 fl_json *fl_json_new_str(const char *s);
+/* n bytes of valid UTF-8, which may hold NUL; NULL when they are not or memory is out. */
+fl_json *fl_json_new_strn(const char *s, size_t n);
 fl_json *fl_json_new_int(int64_t v);
 fl_json *fl_json_new_num(double v);
 fl_json *fl_json_new_bool(bool v);

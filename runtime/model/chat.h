@@ -3,6 +3,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/base/status.h"
+#include "runtime/base/str.h"
 
 /* The chat format of Qwen3.5 and 3.6, by rules (no template engine). */
 typedef struct fl_chat_params {
@@ -14,26 +15,58 @@ typedef struct fl_chat_params {
     bool rules_35; /* 3.5's spelling of non-string tool arguments (Python str) */
 } fl_chat_params;
 
-/* *text is malloc'ed UTF-8, NUL-terminated, *n its length. Errors name the message's index. */
+/* *text is malloc'ed UTF-8, NUL-terminated, *n its length. Errors are FL_E_ARG and name the
+ * message's index. tests/model/test_chat.c holds it to the published templates. */
 FL_CHECKED fl_status fl_chat_render(const fl_chat_params *p, char **text, size_t *n, fl_err *err);
 
 /* The usual case: optional system text, one user text. */
 FL_CHECKED fl_status fl_chat_render_simple(const char *system, const char *user, bool think,
                                            char **text, size_t *n, fl_err *err);
 
-/* Python's json.dumps(ensure_ascii=False) of a value; malloc'ed. */
+/* Python's json.dumps(ensure_ascii=False) of a value; malloc'ed. Numbers as Python writes them
+ * (1.0, 1e-05, 1e+16, the shortest digits that read back). The JSON reader in front knows
+ * integers of 64 bits and finite reals: it refuses larger ones, and lone surrogates, which Python
+ * would take. */
 FL_CHECKED fl_status fl_chat_python_json(const fl_json *v, char **text, fl_err *err);
 
 /* An answer taken apart: reasoning, visible text, tool calls (array of {name, arguments}).
- * thinking_open: the prompt ended inside <think>. All malloc'ed; tool_calls NULL when none. A
- * malformed or unfinished call stays in the text; nothing is dropped. */
+ * thinking_open: the prompt ended inside <think>; an answer that itself starts with <think> is
+ * read the same way. Reasoning without </think> (the answer was cut) is all reasoning.
+ *
+ * A call is <tool_call><function=NAME>, any number of <parameter=KEY>VALUE</parameter>,
+ * </function></tool_call>, with white space between. A VALUE loses one line end at either side; it
+ * is a string where the tool's schema says string, else JSON where it is JSON, else a string. Of a
+ * repeated KEY the last counts. A malformed or unfinished call stays in the text. Calls inside the
+ * reasoning are delivered when no visible text or call follows it, else they are reasoning text.
+ * So nothing is dropped but white space: reasoning is stripped, content loses line ends behind
+ * </think> and the white space around calls (pieces of text between calls are joined by an empty
+ * line). Ill-formed UTF-8 becomes U+FFFD. Linear in n for what models write. */
 typedef struct fl_chat_answer {
-    char *reasoning;
+    char *reasoning; /* malloc'ed, NUL-terminated, never NULL; "" when there is none */
     char *content;
-    fl_json *tool_calls;
+    size_t reasoning_n, content_n; /* lengths: a model can write NUL */
+    fl_json *tool_calls;           /* NULL when none */
 } fl_chat_answer;
 FL_CHECKED fl_status fl_chat_parse_answer(const char *text, size_t n, bool thinking_open,
                                           const fl_json *tools, fl_chat_answer *out, fl_err *err);
 void fl_chat_answer_free(fl_chat_answer *a);
+
+/* The same while the answer is being written: what can be shown already. Deltas come as whole
+ * characters; their sum, with that of finish, is exactly the final reasoning and content. Text
+ * that may be part of a tag, a call or stripped white space is held back. */
+typedef struct fl_chat_stream fl_chat_stream;
+typedef struct fl_chat_delta { /* valid until the next call; empty: nothing to show yet */
+    fl_str reasoning, content;
+} fl_chat_delta;
+/* `tools` is borrowed until close. */
+FL_CHECKED fl_status fl_chat_stream_open(fl_chat_stream **out, bool thinking_open,
+                                         const fl_json *tools, fl_err *err);
+/* text: whole characters, as fl_detok_push gives them. */
+FL_CHECKED fl_status fl_chat_stream_push(fl_chat_stream *s, const char *text, size_t n,
+                                         fl_chat_delta *delta, fl_err *err);
+/* The complete answer (owned by s) and what was not shown of it yet. */
+FL_CHECKED fl_status fl_chat_stream_finish(fl_chat_stream *s, const fl_chat_answer **answer,
+                                           fl_chat_delta *delta, fl_err *err);
+void fl_chat_stream_close(fl_chat_stream **s);
 
 #endif
