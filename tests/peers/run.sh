@@ -3,7 +3,8 @@
 #   1. a venv and llama.cpp (from the source inside llama-cpp-python) under build/peers
 #   2. makes all goldens again and compares them with the committed ones
 #   3. compares build/fourleaf with transformers, tokenizers, ggml, llama.cpp, our PyTorch reference
-# usage: tests/peers/run.sh [STEP...]     setup goldens blocks transformers tokenizers llama block
+# usage: tests/peers/run.sh [STEP...]
+#        setup goldens blocks transformers tokenizers converter llama block
 #        without a step: all of them. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -61,13 +62,14 @@ goldens() {
 blocks() { "$venv/bin/python" tests/peers/compare_blocks.py; }
 transformers() { "$venv/bin/python" tests/peers/compare_transformers.py; }
 tokenizers() { "$venv/bin/python" tests/peers/compare_tokenizers.py "$work"; }
+converter() { "$venv/bin/python" tests/peers/compare_converter.py "$work"; }
 llama() {
     "$venv/bin/python" tests/peers/compare_llama.py $tiny/model $tiny/heldout.jsonl "$work/compare"
 }
 block() { "$venv/bin/python" tests/peers/compare_block.py $tiny; }
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(setup goldens blocks transformers tokenizers llama block)
+[ $# -gt 0 ] || steps=(setup goldens blocks transformers tokenizers converter llama block)
 passed=0 failed=0
 for step in "${steps[@]}"; do
     echo "== $step"
