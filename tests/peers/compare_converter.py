@@ -70,7 +70,7 @@ def main(work):
     work.mkdir(parents=True, exist_ok=True)
     path = work / "converted.gguf"
     path.unlink(missing_ok=True)
-    fourleaf.run("quantize", MODEL / "hf", path, "--arch", "qwen35moe", "--recipe", "f32")
+    fourleaf.run("quantize", MODEL / "hf", path, "--arch", "qwen35moe", "--type", "f32")
     ours, want = gguf.GGUFReader(path), gguf.GGUFReader(MODEL / "tiny-f32.gguf")
     bad = compare_tensors(ours, want) + compare_keys(ours, want)
     llama = Llama(path, 1024)

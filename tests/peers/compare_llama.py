@@ -24,13 +24,13 @@ N_PROMPTS, N_TOKENS, WANT_EQUAL = 10, 64, 9
 N_POSITIONS, MAX_KL = 2000, 0.01
 EXACT = ("--act", "f32", "--kv", "f32")
 LAW = ("--act", "law", "--kv", "f32")
-PLAIN = ("--presence", "0", "--repetition", "1", "--frequency", "0")
+PENALTIES = {"--presence": "0", "--repetition": "1", "--frequency": "0"}
 
 
-def quantize(model, out, recipe):
+def quantize(model, out, kind):
     """A GGUF of the base model alone, as stock readers know it."""
     if not out.exists():
-        fourleaf.run("quantize", model, out, "--arch", "qwen35moe", "--recipe", recipe)
+        fourleaf.run("quantize", model, out, "--arch", "qwen35moe", "--type", kind)
     return out
 
 
@@ -82,13 +82,15 @@ def divergence(path, texts, options):
 def text_equal(path, questions, tok):
     """How many answers of `run` are the text of llama.cpp's greedy tokens."""
     llama, equal = Llama(path), 0
+    known = fourleaf.run("run", "--help").decode()
+    plain = [a for pair in PENALTIES.items() if pair[0] in known for a in pair]
     for q in questions:
         ids = tok.encode(
             f"<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
         ).ids
         want = tok.decode(llama.greedy(ids, N_TOKENS)).strip()
         options = ("--mode", "ar", "--temp", "0", "--think", "off", "--max-tokens", N_TOKENS)
-        got = fourleaf.run("run", path, "-p", q, *options, *PLAIN, *EXACT).decode("utf-8").strip()
+        got = fourleaf.run("run", path, "-p", q, *options, *plain, *EXACT).decode("utf-8").strip()
         equal += got == want
         print(f"  {q!r}: {got!r}{'' if got == want else f', llama.cpp {want!r}'}")
     llama.close()

@@ -9,9 +9,9 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 work=$PWD/build/peers
-venv=${FL_PEERS_VENV:-$work/venv}
+venv=${PEERS_VENV:-$work/venv}
 source_dir=$work/llama-cpp-python
-llama_build=${FL_PEERS_LLAMA:-$work/llama}
+llama_build=${PEERS_LLAMA:-$work/llama}
 export LLAMA_CPP_LIB_PATH=$llama_build/bin
 export PYTHONPATH=$source_dir:$PWD/tests/peers PYTHONDONTWRITEBYTECODE=1
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error OMP_NUM_THREADS=2
@@ -66,7 +66,7 @@ converter() { "$venv/bin/python" tests/peers/compare_converter.py "$work"; }
 llama() {
     "$venv/bin/python" tests/peers/compare_llama.py $tiny/model $tiny/heldout.jsonl "$work/compare"
 }
-block() { "$venv/bin/python" tests/peers/compare_block.py $tiny; }
+block() { "$venv/bin/python" tests/peers/compare_block.py $tiny "$work"; }
 
 steps=("$@")
 [ $# -gt 0 ] || steps=(setup goldens blocks transformers tokenizers converter llama block)
