@@ -3,13 +3,14 @@
     python3 export.py RUN/checkpoint.pt model [--verdict verdict.json]
 
 chat_template.jinja and tokenizer.json (by train_tokenizer.py) lie in model/ already and are copied
-when the folder is another one. `--verdict` is what
-evaluate.py --verdict measured: it goes into config.json and the metadata of model.safetensors.
+when the folder is another one. `--verdict` is what evaluate.py --verdict measured: it goes into
+config.json and the metadata of model.safetensors.
 """
 
 import argparse
 import json
 import os
+import shutil
 
 import torch
 
@@ -18,6 +19,7 @@ import safetensors
 from tokenizer import Tokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+GIVEN = ("chat_template.jinja", "tokenizer.json")
 # These two kinds are F32 in the official files too.
 WIDE = ("A_log", "linear_attn.norm.weight")
 CONTEXT = 1024
@@ -203,9 +205,10 @@ def export(checkpoint, folder, verdict=None, exact=False):
         metadata["block_mode_earned"] = "true" if verdict["block_mode_earned"] else "false"
     os.makedirs(folder, exist_ok=True)
     safetensors.write(os.path.join(folder, "model.safetensors"), named, metadata)
-    write_configs(
-        folder, cfg, Tokenizer.load(os.path.join(HERE, "model", "tokenizer.json")), verdict
-    )
+    for name in GIVEN:
+        if not os.path.exists(os.path.join(folder, name)):
+            shutil.copy(os.path.join(HERE, "model", name), folder)
+    write_configs(folder, cfg, Tokenizer.load(os.path.join(folder, "tokenizer.json")), verdict)
 
 
 def main():
