@@ -198,6 +198,22 @@ static void list_ffn(lister *l, const fl_layer_refs *r)
     if (t) as_vector(t);
 }
 
+/* One decoder layer or MTP block; what the source lacks is left out. */
+static void list_layer(lister *l, int i, const fl_layer_refs *r, bool bwd)
+{
+    l->layer = i;
+    list_norm(l, "attn_norm.weight", &r->attn_norm);
+    if (r->full_attention)
+        list_attention(l, r);
+    else
+        list_gdn(l, r, bwd);
+    list_ffn(l, r);
+    list(l, "nextn.eh_proj.weight", &r->nextn_proj, W_LARGE);
+    list_norm(l, "nextn.enorm.weight", &r->nextn_enorm);
+    list_norm(l, "nextn.hnorm.weight", &r->nextn_hnorm);
+    list_norm(l, "nextn.shared_head_norm.weight", &r->nextn_norm);
+}
+
 static fl_status check_source(const fl_tensor *t, const char *path, fl_err *err)
 {
     if (t->type == FL_TYPE_F32 || t->type == FL_TYPE_F16 || t->type == FL_TYPE_BF16) return FL_OK;
@@ -216,16 +232,8 @@ fl_status fl_conv_plan(fl_conv *c, const fl_index *ix, uint32_t main_type, bool 
     list(&l, "token_embd.weight", &ix->embed, W_SENSITIVE);
     list_norm(&l, "output_norm.weight", &ix->output_norm);
     if (ix->output.tensor != ix->embed.tensor) list(&l, "output.weight", &ix->output, W_SENSITIVE);
-    for (int i = 0; i < ix->hp.n_layer; i++) {
-        const fl_layer_refs *r = &ix->layer[i];
-        l.layer = i;
-        list_norm(&l, "attn_norm.weight", &r->attn_norm);
-        if (r->full_attention)
-            list_attention(&l, r);
-        else
-            list_gdn(&l, r, bwd);
-        list_ffn(&l, r);
-    }
+    for (int i = 0; i < ix->hp.n_layer; i++) list_layer(&l, i, &ix->layer[i], bwd);
+    for (int i = 0; i < ix->hp.n_mtp; i++) list_layer(&l, ix->hp.n_layer + i, &ix->mtp[i], bwd);
     if (c->failed) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the tensor list", path);
     size_t used = 0;
     const fl_tensor *fused = NULL;

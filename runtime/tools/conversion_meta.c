@@ -98,7 +98,8 @@ static void put_layer_kinds(meta *m)
 static void put_hparams(meta *m)
 {
     const fl_hparams *hp = &m->ix->hp;
-    u32(m, "block_count", hp->n_layer);
+    u32(m, "block_count", hp->n_layer + hp->n_mtp);
+    if (hp->n_mtp) u32(m, "nextn_predict_layers", hp->n_mtp);
     u32(m, "context_length", hp->n_ctx_train);
     u32(m, "embedding_length", hp->d_model);
     u32(m, "vocab_size", hp->n_vocab);
@@ -164,7 +165,7 @@ static bool is_stale(const char *key)
 /* Keys under the architecture's name that must not move into the new file. */
 static bool is_stale_arch(const char *suffix, bool blocks)
 {
-    static const char *const packing[] = {"ssm.v_head_reordered", "nextn_predict_layers"};
+    static const char *const packing[] = {"ssm.v_head_reordered"};
     static const char *const clover[] = {
         "expert_shared_count", "block_size",  "mask_token_id",     "confidence_threshold",
         "expert_pool_size",    "verdict",     "block_mode_earned", "gdn_block_mode",
