@@ -27,15 +27,12 @@ static void norm_heads(const gdn_run *r, float *c)
     }
 }
 
-/* decay = exp(a * softplus(alpha + dt)) and beta = sigmoid(beta), in place. In double, since a
- * decay error grows with the length of the memory. */
+/* decay = exp(a * softplus(alpha + dt)) and beta = sigmoid(beta), in place. */
 static void gates(const gdn_run *r, const float *a, const float *dt, float *alpha, float *beta)
 {
     for (int n = 0; n < r->p->hp->gdn_v_heads; n++) {
-        const double x = (double)(alpha[n] + dt[n]);
-        const double softplus = x > 20.0 ? x : log1p(exp(x));
-        alpha[n] = (float)exp((double)a[n] * softplus);
-        beta[n] = 1.0f / (1.0f + fl_law_exp(-beta[n]));
+        alpha[n] = fl_law_exp(a[n] * fl_law_softplus(alpha[n] + dt[n]));
+        beta[n] = fl_law_sigmoid(beta[n]);
     }
 }
 

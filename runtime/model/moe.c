@@ -301,7 +301,7 @@ static void combine_task(void *arg, int t, int worker)
     memset(y, 0, (size_t)d * sizeof(float));
     for (int i = t * k; i < (t + 1) * k; i++)
         kern->axpy(b->route.weight[i], b->moe.pair_y + b->route.pair[i] * d, d, y);
-    const float gate = 1.0f / (1.0f + fl_law_exp(-b->moe.shared_gate[t]));
+    const float gate = fl_law_sigmoid(b->moe.shared_gate[t]);
     kern->axpy(gate, b->moe.shared_y + t * d, d, y);
 }
 

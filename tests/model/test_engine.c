@@ -1,0 +1,169 @@
+/* The plan is the load: device memory in use after a load is the planned number, to the byte, and
+ * the cap holds all the time. */
+#include <stdlib.h>
+
+#include "tests/support/engine.h"
+#include "tests/support/make_model.h"
+#include "tests/support/test.h"
+#include "tests/support/tmp.h"
+
+static char *dir, *path;
+
+static int make_file(void **state)
+{
+    (void)state;
+    fl_make m = fl_make_default();
+    m.arch = "clover_moe";
+    m.type = FL_TYPE_Q4_K;
+    dir = fl_tmp_make();
+    path = fl_tmp_path(dir, "m.gguf");
+    fl_make_gguf(&m, path);
+    return 0;
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    free(path);
+    fl_tmp_remove(dir);
+    return 0;
+}
+
+/* The plan without loading. */
+static fl_plan open_plan(const fl_engine_params *p)
+{
+    fl_err err = {0};
+    fl_model *m = NULL;
+    fl_engine *e = NULL;
+    ASSERT_OK(fl_model_open(&m, path, &err));
+    ASSERT_OK(fl_engine_open(&e, m, p, &err));
+    assert_true(fl_device_budget(e->dev)->used == 0);
+    fl_plan copy = e->plan;
+    fl_engine_close(&e);
+    fl_model_close(&m);
+    return copy; /* numbers only */
+}
+
+static void check_load(const fl_engine_params *p)
+{
+    const fl_plan plan = open_plan(p);
+    fl_loaded l = fl_load(path, p);
+    const fl_budget *b = fl_device_budget(l.engine->dev);
+    const int32_t ids[] = {1, 2, 3, 4, 5};
+    fl_err err = {0};
+    assert_true(plan.device_bytes == l.engine->plan.device_bytes);
+    assert_true(b->used == plan.device_bytes);
+    ASSERT_OK(fl_forward_clean(l.engine, ids, 5, &err));
+    ASSERT_OK(fl_forward_denoise(l.engine, ids, 5, FL_GDN_BIDIR, 0, &err));
+    assert_true(b->used == plan.device_bytes);
+    assert_true(b->peak == plan.device_bytes);
+    assert_true(b->peak <= b->cap);
+    fl_unload(&l);
+}
+
+static void device_memory_in_use_equals_the_plan(void **state)
+{
+    (void)state;
+    fl_engine_params p = fl_engine_defaults();
+    p.threads = 2;
+    check_load(&p);
+    p.kv_type = FL_TYPE_F32;
+    p.n_ctx = 77;
+    p.chunk = 5;
+    check_load(&p);
+    p.act_f32 = true;
+    p.threads = 1;
+    check_load(&p);
+}
+
+static void the_plan_holds_for_every_budget(void **state)
+{
+    (void)state;
+    fl_engine_params p = fl_engine_defaults();
+    p.threads = 1;
+    p.n_ctx = 64;
+    p.chunk = 8;
+    const fl_plan all = open_plan(&p);
+    assert_true(all.n_resident == all.n_total && all.n_slots == 0);
+    for (int percent = 100; percent >= 10; percent -= 30) {
+        p.vram = all.fixed_bytes + all.expert_bytes * (uint64_t)percent / 100;
+        check_load(&p);
+    }
+    p.vram = all.min_device_cap;
+    check_load(&p);
+    const fl_plan least = open_plan(&p);
+    assert_true(least.n_slots > 0 && least.n_resident < all.n_total);
+}
+
+static void a_budget_that_is_too_small_names_one_that_works(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    fl_model *m = NULL;
+    fl_engine *e = NULL;
+    fl_engine_params p = fl_engine_defaults();
+    p.threads = 1;
+    p.vram = open_plan(&p).min_device_cap - 1;
+    ASSERT_OK(fl_model_open(&m, path, &err));
+    ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_NOMEM, "--vram");
+    assert_null(e);
+    fl_model_close(&m);
+}
+
+static void more_context_takes_the_bytes_it_should(void **state)
+{
+    (void)state;
+    fl_engine_params p = fl_engine_defaults();
+    p.threads = 1;
+    p.n_ctx = 128;
+    const uint64_t small = open_plan(&p).device_bytes;
+    p.n_ctx = 1024;
+    /* One attention layer, keys and values, 2 kv heads of 64, F16. */
+    const uint64_t want = (1024 - 128) * 2 * 2 * 64 * 2;
+    p.chunk = 128;
+    const uint64_t large = open_plan(&p).device_bytes;
+    assert_true(large - small == want);
+}
+
+static void settings_out_of_range_are_refused(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    fl_model *m = NULL;
+    fl_engine *e = NULL;
+    ASSERT_OK(fl_model_open(&m, path, &err));
+    fl_engine_params p = fl_engine_defaults();
+    p.n_ctx = 1025; /* the model's context is 1,024 */
+    ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "1024");
+    p = fl_engine_defaults();
+    p.n_ctx = -1;
+    ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "--ctx");
+    p = fl_engine_defaults();
+    p.chunk = -1;
+    ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "--chunk");
+    p = fl_engine_defaults();
+    p.kv_type = FL_TYPE_Q8_0;
+    ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "--kv");
+    p = fl_engine_defaults();
+    p.cpu_tier = "abacus";
+    ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "abacus");
+    p = fl_engine_defaults();
+    p.block_size = 1000;
+    ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_UNSUPPORTED, "block size 1000");
+    assert_null(e);
+    fl_model_close(&m);
+    ASSERT_FAILS(fl_model_open(&m, "/nonexistent/m.gguf", &err), FL_E_IO, "m.gguf");
+    assert_null(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(device_memory_in_use_equals_the_plan),
+        cmocka_unit_test(the_plan_holds_for_every_budget),
+        cmocka_unit_test(a_budget_that_is_too_small_names_one_that_works),
+        cmocka_unit_test(more_context_takes_the_bytes_it_should),
+        cmocka_unit_test(settings_out_of_range_are_refused),
+    };
+    return cmocka_run_group_tests(tests, make_file, remove_file);
+}
