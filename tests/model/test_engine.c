@@ -15,6 +15,7 @@ static int make_file(void **state)
     fl_make m = fl_make_default();
     m.arch = "clover_moe";
     m.type = FL_TYPE_Q4_K;
+    m.n_layer = m.interval = 2;
     dir = fl_tmp_make();
     path = fl_tmp_path(dir, "m.gguf");
     fl_make_gguf(&m, path);

@@ -189,6 +189,7 @@ static void bits_do_not_depend_on_chunks_or_threads(void **state)
     int32_t ids[70];
     enum { N = sizeof(ids) / sizeof(*ids) };
     m.type = FL_TYPE_Q4_K;
+    m.n_layer = m.interval = 2;
     fl_make_gguf(&m, path);
     for (int i = 0; i < N; i++) ids[i] = (i * 37 + 11) % 256;
 

@@ -1,0 +1,146 @@
+/* The same request gives the same tokens wherever the experts lie, whatever the threads, the chunk
+ * size of prefill, the I/O backend, and whether it is the first request or a later one. */
+#include <stdlib.h>
+
+#include "runtime/decode/generate.h"
+#include "tests/support/engine.h"
+#include "tests/support/make_model.h"
+#include "tests/support/test.h"
+#include "tests/support/tmp.h"
+
+enum { N_PROMPT = 150, N_OUT = 36, N_KINDS = 4 };
+
+static char *dir, *path;
+
+static int make_file(void **state)
+{
+    (void)state;
+    fl_make m = fl_make_default();
+    m.arch = "clover_moe";
+    m.type = FL_TYPE_Q4_K;
+    m.n_layer = m.interval = 2;
+    m.n_vocab = 320;
+    dir = fl_tmp_make();
+    path = fl_tmp_path(dir, "m.gguf");
+    fl_make_gguf(&m, path);
+    return 0;
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    free(path);
+    fl_tmp_remove(dir);
+    return 0;
+}
+
+/* Kind 0 AR greedy, 1 AR sampled, 2 block greedy, 3 block sampled. */
+static fl_gen_config config_of(const fl_model *model, int kind)
+{
+    fl_gen_config c;
+    fl_gen_config_init(&c, model);
+    c.mode = kind < 2 ? FL_GEN_AR : FL_GEN_BLOCK;
+    c.sampler = (fl_sampler_config){.top_p = 1.0};
+    if (kind % 2) c.sampler = (fl_sampler_config){.temp = 0.8, .top_p = 0.9, .seed = 11};
+    c.clover.threshold = 0.05f;
+    c.max_tokens = N_OUT;
+    c.ignore_eos = true;
+    return c;
+}
+
+/* All kinds on a fresh engine, in rising or falling order. */
+static void run_all(const fl_engine_params *p, bool backwards, int32_t out[N_KINDS][N_OUT],
+                    fl_store_stats *stats)
+{
+    fl_err err = {0};
+    fl_generator *g = NULL;
+    int32_t prompt[N_PROMPT];
+    for (int i = 0; i < N_PROMPT; i++) prompt[i] = 'a' + (i * 7 + i / 9) % 26;
+    fl_loaded l = fl_load(path, p);
+    ASSERT_OK(fl_generator_create(&g, l.engine, &err));
+    for (int i = 0; i < N_KINDS; i++) {
+        const int kind = backwards ? N_KINDS - 1 - i : i;
+        const fl_gen_config c = config_of(l.model, kind);
+        fl_gen_result r;
+        ASSERT_OK(fl_generate(g, &c, prompt, N_PROMPT - 3 * (kind / 2), &r, &err));
+        assert_int_equal(r.n_generated, N_OUT);
+        memcpy(out[kind], r.ids, sizeof(out[kind]));
+    }
+    const fl_budget *b = fl_device_budget(l.engine->dev);
+    assert_true(b->peak == l.engine->plan.device_bytes);
+    if (p->vram) assert_true(b->peak <= p->vram);
+    *stats = fl_store_get_stats(l.engine->store);
+    fl_generator_destroy(&g);
+    fl_unload(&l);
+}
+
+static fl_engine_params params_of(int threads, int64_t chunk)
+{
+    fl_engine_params p = fl_engine_defaults();
+    p.n_ctx = 256;
+    p.threads = threads;
+    p.chunk = chunk;
+    return p;
+}
+
+/* --vram that leaves room for `percent` of the experts, at least the minimum. */
+static uint64_t budget(const fl_engine_params *p, int percent)
+{
+    fl_err err = {0};
+    fl_model *m = NULL;
+    fl_engine *e = NULL;
+    ASSERT_OK(fl_model_open(&m, path, &err));
+    ASSERT_OK(fl_engine_open(&e, m, p, &err));
+    uint64_t cap = e->plan.fixed_bytes + e->plan.expert_bytes * (uint64_t)percent / 100;
+    if (cap < e->plan.min_device_cap) cap = e->plan.min_device_cap;
+    fl_engine_close(&e);
+    fl_model_close(&m);
+    return cap;
+}
+
+static void text_does_not_depend_on_budget_threads_or_chunks(void **state)
+{
+    (void)state;
+    static const struct {
+        int percent, threads;
+        int64_t chunk;
+    } cases[] = {{50, 1, 64}, {50, 2, 4096}, {25, 2, 16}, {25, 1, 512}, {10, 2, 512}, {10, 1, 64}};
+    int32_t want[N_KINDS][N_OUT], got[N_KINDS][N_OUT];
+    fl_store_stats stats;
+    fl_engine_params p = params_of(1, 512);
+    run_all(&p, false, want, &stats);
+    assert_true(stats.missed == 0);
+    assert_memory_not_equal(want[0], want[1], sizeof(want[0]));
+    assert_memory_not_equal(want[0], want[2], sizeof(want[0]));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        p = params_of(cases[i].threads, cases[i].chunk);
+        p.vram = budget(&p, cases[i].percent);
+        p.io = i % 2 ? "pread" : NULL;
+        run_all(&p, i % 2, got, &stats);
+        assert_true(stats.missed > 0);
+        for (int k = 0; k < N_KINDS; k++)
+            if (memcmp(want[k], got[k], sizeof(want[k])) != 0)
+                fail_msg("case %zu, kind %d: the tokens differ", i, k);
+    }
+}
+
+static void text_does_not_depend_on_the_cpu_tier(void **state)
+{
+    (void)state;
+    int32_t want[N_KINDS][N_OUT], got[N_KINDS][N_OUT];
+    fl_store_stats stats;
+    fl_engine_params p = params_of(2, 512);
+    run_all(&p, false, want, &stats);
+    p.cpu_tier = "reference";
+    run_all(&p, false, got, &stats);
+    assert_memory_equal(want, got, sizeof(want));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_does_not_depend_on_budget_threads_or_chunks),
+        cmocka_unit_test(text_does_not_depend_on_the_cpu_tier),
+    };
+    return cmocka_run_group_tests(tests, make_file, remove_file);
+}
