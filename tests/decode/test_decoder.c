@@ -25,7 +25,7 @@ static int setup(void **state)
     dir = fl_tmp_make();
     path = fl_tmp_path(dir, "m.gguf");
     fl_make_gguf(&make, path);
-    p.threads = 2;
+    p.threads = 1;
     p.n_ctx = 256;
     m = fl_load(path, &p);
     ASSERT_OK(fl_generator_create(&gen, m.engine, &err));

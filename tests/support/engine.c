@@ -28,7 +28,7 @@ fl_engine_params fl_exact_params(void)
     fl_engine_params p = fl_engine_defaults();
     p.kv_type = FL_TYPE_F32;
     p.act_f32 = true;
-    p.threads = 2;
+    p.threads = 1;
     return p;
 }
 

@@ -12,7 +12,7 @@ typedef struct fl_loaded {
 fl_loaded fl_load(const char *path, const fl_engine_params *params);
 void fl_unload(fl_loaded *l);
 
-/* Two threads, F32 cache, float activations: what goldens are compared under. */
+/* One thread, F32 cache, float activations: what goldens are compared under. */
 fl_engine_params fl_exact_params(void);
 
 /* All rows' logits of a clean pass over ids, from an empty state; malloc'ed [n][n_vocab]. */
