@@ -70,41 +70,53 @@ FL_INLINE void float_few(uint32_t type, const fl_mat *w, int64_t n0, int64_t n1,
     }
 }
 
-/* Several activation rows: a piece of two weight rows is turned into floats once and meets all
- * rows of a tile; the lanes of every output wait in memory between pieces. */
-enum { PIECE = 512, TILE = 48 };
+/* Several activation rows: a piece of W weight rows is turned into floats once and meets all rows
+ * of a tile; the lanes of every output wait in memory between pieces. Three weight rows against
+ * two activation rows fill the registers, and of the five loads for six products only the two of
+ * the activations come from the second cache. */
+enum { PIECE = 512, TILE = 48, W = 3 };
 
 typedef struct lanes {
     float v[16];
 } lanes;
 
-/* lanes[i][r] += w[i] . x[r] over n columns, for 2 weight and n_x activation rows. */
-FL_INLINE void block_2xn(const float w[2][PIECE], const float *x, int64_t ldx, int64_t n, int n_x,
-                         lanes *const acc[2])
+/* Keeps a loaded vector in a register where the compiler would load it again for each use. */
+FL_INLINE __m256 load_once(const float *p)
 {
-    __m256 a[2][3], b[2][3];
-    for (int i = 0; i < 2; i++) {
+    __m256 v = _mm256_loadu_ps(p);
+    __asm__("" : "+x"(v));
+    return v;
+}
+
+/* acc[i][r] += w[i] . x[r] over n columns, for W weight and n_x (1 or 2) activation rows. */
+FL_INLINE void block_wxn(const float w[W][PIECE], const float *x, int64_t ldx, int64_t n, int n_x,
+                         lanes *const acc[W])
+{
+    __m256 s[W][2][2];
+    for (int i = 0; i < W; i++) {
         for (int r = 0; r < n_x; r++) {
-            a[i][r] = _mm256_loadu_ps(acc[i][r].v);
-            b[i][r] = _mm256_loadu_ps(acc[i][r].v + 8);
+            s[i][r][0] = _mm256_loadu_ps(acc[i][r].v);
+            s[i][r][1] = _mm256_loadu_ps(acc[i][r].v + 8);
         }
     }
     int64_t c = 0;
     for (; c + 16 <= n; c += 16) {
+#pragma GCC unroll 2
         for (int h = 0; h < 2; h++) {
-            __m256 u = _mm256_loadu_ps(w[0] + c + 8 * h), v = _mm256_loadu_ps(w[1] + c + 8 * h);
-            for (int r = 0; r < n_x; r++) {
-                __m256 t = _mm256_loadu_ps(x + r * ldx + c + 8 * h);
-                __m256 *p = h ? b[0] : a[0], *q = h ? b[1] : a[1];
-                p[r] = _mm256_fmadd_ps(u, t, p[r]);
-                q[r] = _mm256_fmadd_ps(v, t, q[r]);
+            __m256 a = load_once(x + c + 8 * h);
+            __m256 b = n_x == 2 ? load_once(x + ldx + c + 8 * h) : a;
+#pragma GCC unroll 3
+            for (int i = 0; i < W; i++) {
+                __m256 u = load_once(w[i] + c + 8 * h);
+                s[i][0][h] = _mm256_fmadd_ps(u, a, s[i][0][h]);
+                if (n_x == 2) s[i][1][h] = _mm256_fmadd_ps(u, b, s[i][1][h]);
             }
         }
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < W; i++) {
         for (int r = 0; r < n_x; r++) {
-            _mm256_storeu_ps(acc[i][r].v, a[i][r]);
-            _mm256_storeu_ps(acc[i][r].v + 8, b[i][r]);
+            _mm256_storeu_ps(acc[i][r].v, s[i][r][0]);
+            _mm256_storeu_ps(acc[i][r].v + 8, s[i][r][1]);
             for (int64_t j = c; j < n; j++) {
                 float *lane = &acc[i][r].v[j - c];
                 *lane = fmaf(w[i][j], x[r * ldx + j], *lane);
@@ -113,15 +125,15 @@ FL_INLINE void block_2xn(const float w[2][PIECE], const float *x, int64_t ldx, i
     }
 }
 
-static void block_2x3(const float w[2][PIECE], const float *x, int64_t ldx, int64_t n,
-                      lanes *const acc[2])
+static void block_wx2(const float w[W][PIECE], const float *x, int64_t ldx, int64_t n,
+                      lanes *const acc[W])
 {
-    block_2xn(w, x, ldx, n, 3, acc);
+    block_wxn(w, x, ldx, n, 2, acc);
 }
-static void block_2x1(const float w[2][PIECE], const float *x, int64_t ldx, int64_t n,
-                      lanes *const acc[2])
+static void block_wx1(const float w[W][PIECE], const float *x, int64_t ldx, int64_t n,
+                      lanes *const acc[W])
 {
-    block_2xn(w, x, ldx, n, 1, acc);
+    block_wxn(w, x, ldx, n, 1, acc);
 }
 
 /* n floats of a weight row from column c on. */
@@ -147,26 +159,23 @@ static void to_float(const fl_type_info *t, uint32_t type, const uint8_t *row, i
     if (i < n) t->dequantize(row + (c + i) / t->block_elems * t->block_bytes, out + i, n - i);
 }
 
-/* Weight rows n and n + 1 (or n twice) against a tile of activation rows. */
-static void float_tile(const fl_mat *w, const fl_type_info *t, const uint8_t *const row[2],
-                       const float *x, int64_t ldx, int n_rows, lanes acc[2][TILE])
+/* W weight rows (the last one repeated where there are fewer) against a tile of activation rows. */
+static void float_tile(const fl_mat *w, const fl_type_info *t, const uint8_t *const row[W],
+                       const float *x, int64_t ldx, int n_rows, lanes acc[W][TILE])
 {
-    memset(acc[0], 0, (size_t)n_rows * sizeof(lanes));
-    memset(acc[1], 0, (size_t)n_rows * sizeof(lanes));
+    for (int i = 0; i < W; i++) memset(acc[i], 0, (size_t)n_rows * sizeof(lanes));
     for (int64_t c = 0; c < w->cols; c += PIECE) {
         int64_t n = w->cols - c < PIECE ? w->cols - c : PIECE;
-        float piece[2][PIECE];
-        for (int i = 0; i < 2; i++) to_float(t, w->type, row[i], c, n, piece[i]);
-        for (int r = 0; r < n_rows;) {
-            lanes *const at[2] = {&acc[0][r], &acc[1][r]};
-            const float *xr = x + r * ldx + c;
-            if (r + 3 <= n_rows) {
-                block_2x3(piece, xr, ldx, n, at);
-                r += 3;
-            } else {
-                block_2x1(piece, xr, ldx, n, at);
-                r++;
-            }
+        float piece[W][PIECE];
+        for (int i = 0; i < W; i++) to_float(t, w->type, row[i], c, n, piece[i]);
+        int r = 0;
+        for (; r + 2 <= n_rows; r += 2) {
+            lanes *const at[W] = {&acc[0][r], &acc[1][r], &acc[2][r]};
+            block_wx2(piece, x + r * ldx + c, ldx, n, at);
+        }
+        if (r < n_rows) {
+            lanes *const at[W] = {&acc[0][r], &acc[1][r], &acc[2][r]};
+            block_wx1(piece, x + r * ldx + c, ldx, n, at);
         }
     }
 }
@@ -178,11 +187,12 @@ static void float_many(const fl_mat *w, int64_t n0, int64_t n1, const float *x, 
     int64_t bytes = (int64_t)fl_type_row_bytes(w->type, (uint64_t)w->cols);
     for (int r0 = 0; r0 < n_rows; r0 += TILE) {
         int rows = n_rows - r0 < TILE ? n_rows - r0 : TILE;
-        for (int64_t n = n0; n < n1; n += 2) {
-            int valid = n + 1 < n1 ? 2 : 1;
-            const uint8_t *first = (const uint8_t *)w->data + n * bytes;
-            const uint8_t *const row[2] = {first, first + (valid - 1) * bytes};
-            lanes acc[2][TILE];
+        for (int64_t n = n0; n < n1; n += W) {
+            int valid = n1 - n < W ? (int)(n1 - n) : W;
+            const uint8_t *row[W];
+            for (int i = 0; i < W; i++)
+                row[i] = (const uint8_t *)w->data + (n + (i < valid ? i : valid - 1)) * bytes;
+            lanes acc[W][TILE];
             float_tile(w, t, row, x + r0 * ldx, ldx, rows, acc);
             for (int i = 0; i < valid; i++) {
                 for (int r = 0; r < rows; r++) {

@@ -8,26 +8,27 @@
 /* Activation rows that share one unpacking of a weight block. */
 #define FL_ROW_TILE 64
 
+/* First blocks of up to FL_ROW_TILE activation rows, filled up to a multiple of four with the last
+ * one. */
+typedef struct fl_act_tile {
+    const fl_act *at[FL_ROW_TILE];
+    int groups; /* of four rows */
+    bool plain; /* every exponent is 1: scales are shared by the rows */
+} fl_act_tile;
+
 /* The two inner products of a type. `four`: outputs of four weight rows for one activation row;
  * `ahead` is the distance in bytes of the rows to prefetch. `rows`: outputs of one weight row for
- * n_rows <= FL_ROW_TILE activation rows, each of n_blocks blocks; out has room for the next
- * multiple of four. Both are the bits of fl_law_dot. */
+ * a tile of activation rows, each of n_blocks blocks; out has room for 4 * groups. Both are the
+ * bits of fl_law_dot. */
 typedef struct fl_law_avx2 {
     __m128 (*four)(const uint8_t *const row[4], int64_t ahead, const fl_act *x, int64_t n_blocks);
-    void (*rows)(const uint8_t *row, const fl_act *x, int64_t n_blocks, int n_rows, float *out);
+    void (*rows)(const uint8_t *row, const fl_act_tile *t, int64_t n_blocks, float *out);
 } fl_law_avx2;
 
 extern const fl_law_avx2 fl_law_avx2_q4_k, fl_law_avx2_q5_k;
 extern const fl_law_avx2 fl_law_avx2_q6_k, fl_law_avx2_q3_k, fl_law_avx2_iq4_xs;
 extern const fl_law_avx2 fl_law_avx2_q8_0, fl_law_avx2_q4_0, fl_law_avx2_iq4_nl;
 extern const fl_law_avx2 fl_law_avx2_mxfp4, fl_law_avx2_nvfp4;
-
-/* Blocks of four activation rows from r on; rows past the end repeat the last one. */
-FL_INLINE void fl_act_group(const fl_act *a[4], const fl_act *x, int64_t n_blocks, int r,
-                            int n_rows)
-{
-    for (int i = 0; i < 4; i++) a[i] = x + (r + i < n_rows ? r + i : n_rows - 1) * n_blocks;
-}
 
 FL_INLINE __m128 fl_act_scales(const fl_act *const a[4])
 {

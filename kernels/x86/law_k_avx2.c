@@ -72,86 +72,90 @@ FL_INLINE __m128 k_four(const uint8_t *const row[4], int64_t ahead, const fl_act
     return acc;
 }
 
-/* One super-block against activation rows: without option H the scales are shared by the four
- * rows of a group, with it each row has its own. */
-FL_INLINE void k_group(const __m256i q[8], __m128i s, __m128i m, const fl_act *const x[4],
-                       __m256i sum[4], __m128i min[4])
+/* acc + scale * (sums of pairs of q x). */
+FL_INLINE __m256i k_add(__m256i acc, __m256i scale, __m256i q, const int8_t *x)
 {
-    __m128i p[4], all = _mm_set1_epi16(-1), one = _mm_set1_epi16(1);
-    for (int i = 0; i < 4; i++) {
-        p[i] = fl_load128(x[i]->p);
-        all = _mm_and_si128(all, _mm_cmpeq_epi16(p[i], one));
-        min[i] = _mm_madd_epi16(m, fl_load128(x[i]->sum));
-        sum[i] = _mm256_setzero_si256();
-    }
-    if (_mm_movemask_epi8(all) == 0xffff) {
-        __m256i s2 = both_halves(s);
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(scale, _mm256_maddubs_epi16(q, fl_load256(x))));
+}
+
+/* One super-block against four activation rows: without option H they share the scales, with it
+ * each row has its own. The two cases are separate functions of `plain`; under one branch the
+ * compiler computes the products of both first and spills them. */
+FL_INLINE void k_group(const __m256i q[8], __m128i s, const fl_act *const x[4], bool plain,
+                       __m256i sum[4])
+{
+    for (int i = 0; i < 4; i++) sum[i] = _mm256_setzero_si256();
+    if (plain) {
+        __m256i s2 = both_halves(s), v0 = sum[0], v1 = v0, v2 = v0, v3 = v0;
 #pragma GCC unroll 8
         for (int k = 0; k < 8; k++) {
             __m256i scale = _mm256_shuffle_epi8(s2, fl_spread16(k));
-            for (int i = 0; i < 4; i++) {
-                __m256i dot = _mm256_maddubs_epi16(q[k], fl_load256(x[i]->x + 32 * k));
-                sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(scale, dot));
-            }
+            v0 = k_add(v0, scale, q[k], x[0]->x + 32 * k);
+            v1 = k_add(v1, scale, q[k], x[1]->x + 32 * k);
+            v2 = k_add(v2, scale, q[k], x[2]->x + 32 * k);
+            v3 = k_add(v3, scale, q[k], x[3]->x + 32 * k);
         }
+        sum[0] = v0;
+        sum[1] = v1;
+        sum[2] = v2;
+        sum[3] = v3;
         return;
     }
     for (int i = 0; i < 4; i++) {
-        __m256i s2 = both_halves(_mm_mullo_epi16(s, p[i]));
+        __m256i s2 = both_halves(_mm_mullo_epi16(s, fl_load128(x[i]->p)));
 #pragma GCC unroll 8
         for (int k = 0; k < 8; k++) {
             __m256i scale = _mm256_shuffle_epi8(s2, fl_spread16(k));
-            __m256i dot = _mm256_maddubs_epi16(q[k], fl_load256(x[i]->x + 32 * k));
-            sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(scale, dot));
+            sum[i] = k_add(sum[i], scale, q[k], x[i]->x + 32 * k);
         }
     }
 }
 
-FL_INLINE void k_rows(const uint8_t *row, const fl_act *x, int64_t n_blocks, int n_rows, bool five,
-                      float out[FL_ROW_TILE])
+FL_INLINE void k_rows(const uint8_t *row, const fl_act_tile *t, int64_t n_blocks, bool five,
+                      bool plain, float *out)
 {
     const int64_t bytes = five ? 176 : 144;
-    int groups = (n_rows + 3) / 4;
     __m128 acc[FL_ROW_TILE / 4];
-    for (int g = 0; g < groups; g++) acc[g] = _mm_setzero_ps();
+    for (int g = 0; g < t->groups; g++) acc[g] = _mm_setzero_ps();
     for (int64_t b = 0; b < n_blocks; b++) {
         const uint8_t *w = row + b * bytes;
-        uint16_t halves[8] = {0};
+        uint16_t halves[2];
         memcpy(halves, w, 4);
         __m256i q[8], sm = k_scales(w + 4), qh = five ? fl_load256(w + 16) : sm;
         for (int k = 0; k < 8; k++) q[k] = k_levels(w + (five ? 48 : 16), qh, k, five);
-        __m128 d = _mm_cvtph_ps(fl_load128(halves));
-        __m128 dmin = _mm_movehdup_ps(d);
-        d = _mm_broadcastss_ps(d);
-        dmin = _mm_broadcastss_ps(dmin);
-        for (int g = 0; g < groups; g++) {
-            const fl_act *a[4];
+        __m128i s = _mm256_castsi256_si128(sm), m = _mm256_extracti128_si256(sm, 1);
+        __m128 d = _mm_set1_ps(_cvtsh_ss(halves[0])), dmin = _mm_set1_ps(_cvtsh_ss(halves[1]));
+        for (int g = 0; g < t->groups; g++) {
+            const fl_act *const *at = t->at + 4 * g;
+            const fl_act *const x[4] = {at[0] + b, at[1] + b, at[2] + b, at[3] + b};
             __m256i sum[4];
             __m128i min[4];
-            fl_act_group(a, x + b, n_blocks, 4 * g, n_rows);
-            k_group(q, _mm256_castsi256_si128(sm), _mm256_extracti128_si256(sm, 1), a, sum, min);
-            acc[g] = k_step(acc[g], fl_act_scales(a), d, dmin, sum, min);
+            for (int i = 0; i < 4; i++) min[i] = _mm_madd_epi16(m, fl_load128(x[i]->sum));
+            k_group(q, s, x, plain, sum);
+            acc[g] = k_step(acc[g], fl_act_scales(x), d, dmin, sum, min);
         }
     }
-    for (int g = 0; g < groups; g++) _mm_storeu_ps(out + 4 * g, acc[g]);
+    for (int g = 0; g < t->groups; g++) _mm_storeu_ps(out + 4 * g, acc[g]);
 }
 
-static __m128 q4_k_four(const uint8_t *const row[4], int64_t ahead, const fl_act *x, int64_t nb)
-{
-    return k_four(row, ahead, x, nb, false);
-}
-static __m128 q5_k_four(const uint8_t *const row[4], int64_t ahead, const fl_act *x, int64_t nb)
-{
-    return k_four(row, ahead, x, nb, true);
-}
-static void q4_k_rows(const uint8_t *row, const fl_act *x, int64_t nb, int n_rows, float *out)
-{
-    k_rows(row, x, nb, n_rows, false, out);
-}
-static void q5_k_rows(const uint8_t *row, const fl_act *x, int64_t nb, int n_rows, float *out)
-{
-    k_rows(row, x, nb, n_rows, true, out);
-}
+#define LAW_K(NAME, FIVE)                                                                      \
+    static __m128 NAME##_four(const uint8_t *const row[4], int64_t ahead, const fl_act *x,     \
+                              int64_t nb)                                                      \
+    {                                                                                          \
+        return k_four(row, ahead, x, nb, FIVE);                                                \
+    }                                                                                          \
+    static void NAME##_plain(const uint8_t *row, const fl_act_tile *t, int64_t nb, float *out) \
+    {                                                                                          \
+        k_rows(row, t, nb, FIVE, true, out);                                                   \
+    }                                                                                          \
+    static void NAME##_rows(const uint8_t *row, const fl_act_tile *t, int64_t nb, float *out)  \
+    {                                                                                          \
+        if (t->plain)                                                                          \
+            NAME##_plain(row, t, nb, out);                                                     \
+        else                                                                                   \
+            k_rows(row, t, nb, FIVE, false, out);                                              \
+    }                                                                                          \
+    const fl_law_avx2 fl_law_avx2_##NAME = {NAME##_four, NAME##_rows};
 
-const fl_law_avx2 fl_law_avx2_q4_k = {q4_k_four, q4_k_rows};
-const fl_law_avx2 fl_law_avx2_q5_k = {q5_k_four, q5_k_rows};
+LAW_K(q4_k, false)
+LAW_K(q5_k, true)

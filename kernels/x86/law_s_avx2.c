@@ -120,40 +120,38 @@ FL_INLINE __m128 s_four(const uint8_t *const row[4], int64_t ahead, const fl_act
     return acc;
 }
 
-FL_INLINE void s_rows(const uint8_t *row, const fl_act *x, int64_t n_blocks, int n_rows, float *out,
+FL_INLINE void s_rows(const uint8_t *row, const fl_act_tile *t, int64_t n_blocks, float *out,
                       int64_t bytes, unpack_fn unpack)
 {
-    int groups = (n_rows + 3) / 4;
     __m128 acc[FL_ROW_TILE / 4];
-    for (int g = 0; g < groups; g++) acc[g] = _mm_setzero_ps();
+    for (int g = 0; g < t->groups; g++) acc[g] = _mm_setzero_ps();
     for (int64_t b = 0; b < n_blocks; b++) {
         s_block v;
         __m256i mag[8];
         unpack(row + b * bytes, &v);
         for (int k = 0; k < 8; k++) mag[k] = _mm256_abs_epi8(v.q[k]);
         __m128 d = _mm_set1_ps(_cvtsh_ss(v.d));
-        for (int g = 0; g < groups; g++) {
+        for (int g = 0; g < t->groups; g++) {
             const fl_act *a[4];
             __m256i sum[4];
-            fl_act_group(a, x + b, n_blocks, 4 * g, n_rows);
+            for (int i = 0; i < 4; i++) a[i] = t->at[4 * g + i] + b;
             for (int i = 0; i < 4; i++) sum[i] = s_dot(v.q, mag, v.s, a[i]);
             acc[g] = s_step(acc[g], fl_act_scales(a), d, sum);
         }
     }
-    for (int g = 0; g < groups; g++) _mm_storeu_ps(out + 4 * g, acc[g]);
+    for (int g = 0; g < t->groups; g++) _mm_storeu_ps(out + 4 * g, acc[g]);
 }
 
-#define LAW_S(NAME, BYTES)                                                                 \
-    static __m128 NAME##_four(const uint8_t *const row[4], int64_t ahead, const fl_act *x, \
-                              int64_t nb)                                                  \
-    {                                                                                      \
-        return s_four(row, ahead, x, nb, BYTES, unpack_##NAME);                            \
-    }                                                                                      \
-    static void NAME##_rows(const uint8_t *row, const fl_act *x, int64_t nb, int n_rows,   \
-                            float *out)                                                    \
-    {                                                                                      \
-        s_rows(row, x, nb, n_rows, out, BYTES, unpack_##NAME);                             \
-    }                                                                                      \
+#define LAW_S(NAME, BYTES)                                                                    \
+    static __m128 NAME##_four(const uint8_t *const row[4], int64_t ahead, const fl_act *x,    \
+                              int64_t nb)                                                     \
+    {                                                                                         \
+        return s_four(row, ahead, x, nb, BYTES, unpack_##NAME);                               \
+    }                                                                                         \
+    static void NAME##_rows(const uint8_t *row, const fl_act_tile *t, int64_t nb, float *out) \
+    {                                                                                         \
+        s_rows(row, t, nb, out, BYTES, unpack_##NAME);                                        \
+    }                                                                                         \
     const fl_law_avx2 fl_law_avx2_##NAME = {NAME##_four, NAME##_rows};
 
 LAW_S(q6_k, 210)

@@ -41,6 +41,17 @@ static void law_few(const fl_law_avx2 *law, const fl_mat *w, int64_t bytes, int6
     }
 }
 
+static void tile_of(const fl_act *x, int64_t nb, int n_rows, fl_act_tile *t)
+{
+    const __m128i one = _mm_set1_epi16(1);
+    __m128i all = _mm_set1_epi16(-1);
+    for (int64_t i = 0; i < n_rows * nb; i++)
+        all = _mm_and_si128(all, _mm_cmpeq_epi16(fl_load128(x[i].p), one));
+    t->plain = _mm_movemask_epi8(all) == 0xffff;
+    t->groups = (n_rows + 3) / 4;
+    for (int i = 0; i < 4 * t->groups; i++) t->at[i] = x + (i < n_rows ? i : n_rows - 1) * nb;
+}
+
 void fl_avx2_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows, float *y,
                      int64_t ldy)
 {
@@ -53,9 +64,11 @@ void fl_avx2_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, i
     }
     for (int r0 = 0; r0 < n_rows; r0 += FL_ROW_TILE) {
         int rows = n_rows - r0 < FL_ROW_TILE ? n_rows - r0 : FL_ROW_TILE;
+        fl_act_tile tile;
+        tile_of(x + r0 * nb, nb, rows, &tile);
         for (int64_t n = n0; n < n1; n++) {
             float out[FL_ROW_TILE];
-            law->rows((const uint8_t *)w->data + n * bytes, x + r0 * nb, nb, rows, out);
+            law->rows((const uint8_t *)w->data + n * bytes, &tile, nb, out);
             for (int r = 0; r < rows; r++) y[(r0 + r) * ldy + n] = out[r] * w->scale;
         }
     }
