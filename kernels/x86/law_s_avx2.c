@@ -58,21 +58,36 @@ FL_INLINE void unpack_q3_k(const uint8_t *p, s_block *o)
     memcpy(&o->d, p + 108, 2);
 }
 
+/* Eight scales of IQ4_XS: four low bits from bytes, two high ones from a 16-bit word. Multiplying
+ * by powers of two is AVX2's way to shift each 16-bit number by its own count. */
+FL_INLINE __m128i iq4_xs_scales(const uint8_t *p)
+{
+    const __m128i twice = _mm_setr_epi8(0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3, -1);
+    const __m128i nibble = _mm_setr_epi16(16, 1, 16, 1, 16, 1, 16, 1);
+    const __m128i up = _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1);
+    uint16_t sh;
+    int sl;
+    memcpy(&sh, p + 2, 2);
+    memcpy(&sl, p + 4, 4);
+    __m128i lo = _mm_mullo_epi16(_mm_shuffle_epi8(_mm_cvtsi32_si128(sl), twice), nibble);
+    lo = _mm_and_si128(_mm_srli_epi16(lo, 4), _mm_set1_epi16(15));
+    __m128i hi = _mm_srli_epi16(_mm_mullo_epi16(_mm_set1_epi16((short)sh), up), 14);
+    return _mm_sub_epi16(_mm_or_si128(lo, _mm_slli_epi16(hi, 4)), _mm_set1_epi16(32));
+}
+
 FL_INLINE void unpack_iq4_xs(const uint8_t *p, s_block *o)
 {
-    const __m128i values = fl_load128(fl_iq4_values), low = _mm_set1_epi8(15);
-    for (int k = 0; k < 8; k++) {
-        __m128i y = fl_load128(p + 8 + 16 * k);
-        __m128i lo = _mm_shuffle_epi8(values, _mm_and_si128(y, low));
-        __m128i hi = _mm_shuffle_epi8(values, _mm_and_si128(_mm_srli_epi16(y, 4), low));
-        o->q[k] = _mm256_set_m128i(hi, lo);
+    const __m256i values = _mm256_broadcastsi128_si256(fl_load128(fl_iq4_values));
+    const __m256i low = _mm256_set1_epi8(15);
+    for (int k = 0; k < 8; k += 2) { /* two sub-blocks of 16 bytes, each low nibbles first */
+        __m256i y = fl_load256(p + 8 + 16 * k);
+        __m256i a = _mm256_shuffle_epi8(values, _mm256_and_si256(y, low));
+        __m256i b = _mm256_shuffle_epi8(values, _mm256_and_si256(_mm256_srli_epi16(y, 4), low));
+        o->q[k] = _mm256_permute2x128_si256(a, b, 0x20);
+        o->q[k + 1] = _mm256_permute2x128_si256(a, b, 0x31);
     }
-    fl_block_iq4_xs head;
-    memcpy(&head, p, 8);
-    int16_t s[8];
-    for (int k = 0; k < 8; k++) s[k] = (int16_t)fl_iq4_xs_scale(&head, k);
-    o->s = _mm256_broadcastsi128_si256(fl_load128(s));
-    o->d = head.d;
+    o->s = _mm256_broadcastsi128_si256(iq4_xs_scales(p));
+    memcpy(&o->d, p, 2);
 }
 
 typedef void (*unpack_fn)(const uint8_t *p, s_block *o);
