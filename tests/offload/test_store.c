@@ -360,6 +360,64 @@ static void test_prefetch(void **state)
     close_all(&h);
 }
 
+/* Reading ahead for a layer must not push out what is there of that layer. */
+static void test_prefetch_keeps_its_layer(void **state)
+{
+    (void)state;
+    house h;
+    small_house(&h, "fake", 4, 4);
+    for (int l = 0; l < 2; l++)
+        for (int e = 0; e < 2; e++) get(&h, l, e);
+    const int32_t more[2] = {2, 3};
+    fl_store_prefetch(h.store, 0, more, 2); /* layer 1 is running, layer 0 is the one to come */
+    assert_int_equal(fl_store_get_stats(h.store).prefetched, 0);
+    for (int e = 0; e < 2; e++) assert_true(fl_store_is_present(h.store, 0, e));
+    close_all(&h);
+}
+
+static void test_prefetch_fails_beside_acquire(void **state)
+{
+    (void)state;
+    house h;
+    small_house(&h, "fake", 4, 4);
+    fl_io_fake_config c = {.fail_at = -1, .stall_chance = 1024, .stall_polls = 4};
+    const int32_t ahead = 0;
+    fl_io_fake_set(h.io, &c);
+    fl_store_prefetch(h.store, 1, &ahead, 1);
+    c = (fl_io_fake_config){
+        .fail_at = 0, .fail_errno = EIO, .stall_chance = 1024, .stall_polls = 30};
+    fl_io_fake_set(h.io, &c); /* the first read to complete is the prefetch's */
+    get(&h, 0, 2);
+    assert_int_equal(fl_store_get_stats(h.store).failed, 1);
+    get(&h, 1, 0);
+    assert_int_equal(fl_store_get_stats(h.store).missed, 2);
+    close_all(&h);
+}
+
+/* However much is asked for ahead, an acquire finds staging to start at once. */
+static void test_prefetch_leaves_staging(void **state)
+{
+    (void)state;
+    house h = {0};
+    int32_t ids[MAX_EXPERT];
+    do make_places(&h, 4, MAX_EXPERT);
+    while (!h.bytes[0]);
+    for (int32_t i = 0; i < MAX_EXPERT; i++) ids[i] = i;
+    make_plan(&h, MAX_EXPERT, UINT64_MAX);
+    const uint64_t cap = MAX_EXPERT * h.plan.min_device_cap; /* that many of the largest */
+    fl_plan_free(&h.plan);
+    make_plan(&h, MAX_EXPERT, cap);
+    assert_int_equal(h.plan.n_slots, MAX_EXPERT);
+    open_under(&h, "fake", paths, 64, 0);
+    open_store(&h);
+    fl_io_fake_set(h.io,
+                   &(fl_io_fake_config){.fail_at = -1, .stall_chance = 1024, .stall_polls = 99});
+    fl_store_prefetch(h.store, 1, ids, MAX_EXPERT);
+    assert_int_equal(fl_store_get_stats(h.store).prefetched, h.plan.n_stages / 2);
+    get(&h, 2, 5);
+    close_all(&h);
+}
+
 static void test_failed_acquire(void **state)
 {
     (void)state;
@@ -581,6 +639,9 @@ int main(void)
         cmocka_unit_test(test_least_recently_used_goes),
         cmocka_unit_test(test_leases_are_kept),
         cmocka_unit_test(test_prefetch),
+        cmocka_unit_test(test_prefetch_keeps_its_layer),
+        cmocka_unit_test(test_prefetch_fails_beside_acquire),
+        cmocka_unit_test(test_prefetch_leaves_staging),
         cmocka_unit_test(test_failed_acquire),
         cmocka_unit_test(test_all_resident),
         cmocka_unit_test(test_create_fails),
