@@ -218,7 +218,7 @@ static fl_status put_assistant(rendering *r, size_t i)
         content = fl_chat_lstrip_byte(fl_chat_from(content, last + sizeof close - 1), '\n');
     }
     fl_text_puts(&r->out, START "assistant\n");
-    if (i > r->last_query || r->p->preserve_thinking) {
+    if (i > r->last_query || (r->p->preserve_thinking && !r->p->rules_35)) {
         fl_text_puts(&r->out, "<think>\n");
         fl_text_add(&r->out, fl_chat_strip(reasoning));
         fl_text_puts(&r->out, "\n</think>\n\n");

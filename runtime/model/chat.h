@@ -10,9 +10,9 @@ typedef struct fl_chat_params {
     const fl_json *messages; /* array of {role, content, reasoning_content?, tool_calls?, ...} */
     const fl_json *tools;    /* array or NULL */
     bool add_generation_prompt;
-    int enable_thinking; /* 1, 0; -1 unset = on */
-    bool preserve_thinking;
-    bool rules_35; /* 3.5's spelling of non-string tool arguments (Python str) */
+    int enable_thinking;    /* 1, 0; -1 unset = on */
+    bool preserve_thinking; /* reasoning of earlier turns stays in the prompt */
+    bool rules_35;          /* 3.5: bare tool arguments as Python's str(), no preserve_thinking */
 } fl_chat_params;
 
 /* *text is malloc'ed UTF-8, NUL-terminated, *n its length. Errors are FL_E_ARG and name the
