@@ -55,11 +55,23 @@ struct fl_pretok_scan {
     size_t match; /* end of a match found behind a gap; 0 when none waits */
 };
 
+static const struct {
+    const char *name, *pattern;
+} known[] = {{"qwen35", qwen35}, {"qwen2", qwen2}, {"gpt-2", gpt2}};
+enum { N_KNOWN = sizeof known / sizeof known[0] };
+
 const char *fl_pretok_pattern(const char *name)
 {
-    if (!strcmp(name, "qwen35")) return qwen35;
-    if (!strcmp(name, "qwen2")) return qwen2;
-    if (!strcmp(name, "gpt-2") || !strcmp(name, "gpt2")) return gpt2;
+    for (int i = 0; i < N_KNOWN; i++)
+        if (!strcmp(name, known[i].name)) return known[i].pattern;
+    return NULL;
+}
+
+const char *fl_pretok_name(fl_str p)
+{
+    for (int i = 0; i < N_KNOWN; i++)
+        if (p.n == strlen(known[i].pattern) && !memcmp(p.p, known[i].pattern, p.n))
+            return known[i].name;
     return NULL;
 }
 

@@ -13,6 +13,8 @@ typedef struct fl_pretok fl_pretok;
 
 /* The expression of a name that GGUF files use ("qwen35", "qwen2", "gpt-2"); NULL when unknown. */
 const char *fl_pretok_pattern(const char *gguf_name);
+/* The reverse. */
+const char *fl_pretok_name(fl_str pattern);
 
 /* \s is White_Space; \p{L}, \p{M}, \p{N} are those of Unicode 16 whatever version the library
  * knows, as in Hugging Face's `tokenizers`. `where` names the file in errors. */

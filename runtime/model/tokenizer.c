@@ -27,6 +27,7 @@ typedef struct added {
 /* Added tokens by first byte, longest first: tokens of byte b are list[first[b], first[b + 1]). */
 typedef struct added_set {
     added *list;
+    strings text;
     uint32_t first[257];
 } added_set;
 
@@ -39,6 +40,7 @@ struct fl_tokenizer {
     added_set raw, normalized;
     fl_bpe *bpe;
     fl_pretok *pretok;
+    const char *gguf_pre;
     bool nfc, ignore_merges;
 };
 
@@ -151,24 +153,35 @@ static int by_byte_then_length(const void *a, const void *b)
 
 static bool is_added(uint8_t kind) { return kind == FL_TOKEN_CONTROL || kind == FL_TOKEN_USER; }
 
-/* The added tokens whose `normalized` flag is `want`. */
+/* The added tokens whose `normalized` flag is `want`; those are looked for in their NFC. */
 static fl_status added_init(added_set *set, const fl_tokenizer *t, const uint8_t *normalized,
                             bool want, fl_err *err)
 {
-    size_t n = 0;
-    for (int32_t id = 0; id < t->n; id++) n += is_added(t->kind[id]);
-    set->list = calloc(n + 1, sizeof *set->list);
-    if (!set->list) return FL_FAIL(err, FL_E_NOMEM, 0, "no memory for %zu added tokens", n);
-    n = 0;
+    size_t n = 0, bytes = 0;
     for (int32_t id = 0; id < t->n; id++) {
-        const fl_str s = string_at(&t->piece, (size_t)id);
-        if (!is_added(t->kind[id]) || s.n == 0 || (normalized && normalized[id]) != want) continue;
-        set->list[n++] = (added){s, id};
+        if (!is_added(t->kind[id]) || (normalized && normalized[id]) != want) continue;
+        n++;
+        bytes += string_at(&t->piece, (size_t)id).n;
     }
+    set->list = calloc(n + 1, sizeof *set->list);
+    /* NFC makes UTF-8 at most three times as long. */
+    if (!set->list || !strings_init(&set->text, n, 3 * bytes))
+        return FL_FAIL(err, FL_E_NOMEM, 0, "no memory for %zu added tokens", n);
+    fl_nfc nfc = {0};
+    fl_status st = FL_OK;
+    for (int32_t id = 0; id < t->n && st == FL_OK; id++) {
+        fl_str s = string_at(&t->piece, (size_t)id);
+        if (!is_added(t->kind[id]) || s.n == 0 || (normalized && normalized[id]) != want) continue;
+        if (want && t->nfc) st = fl_nfc_apply(&nfc, s, &s, err);
+        strings_add(&set->text, s);
+        set->list[set->text.n - 1] = (added){string_at(&set->text, set->text.n - 1), id};
+    }
+    fl_nfc_fini(&nfc);
+    n = set->text.n;
     qsort(set->list, n, sizeof *set->list, by_byte_then_length);
     for (size_t i = 0; i < n; i++) set->first[(uint8_t)set->list[i].text.p[0] + 1]++;
     for (int b = 0; b < 256; b++) set->first[b + 1] += set->first[b];
-    return FL_OK;
+    return st;
 }
 
 /* The longest added token at the leftmost place at or behind `from`; NULL when there is none. */
@@ -260,6 +273,7 @@ static fl_status build(fl_tokenizer *t, const fl_vocab_spec *spec, fl_err *err)
 {
     t->nfc = spec->nfc;
     t->ignore_merges = spec->ignore_merges;
+    if (spec->nfc && !spec->ignore_merges) t->gguf_pre = fl_pretok_name(spec->pattern);
     FL_TRY(copy_tokens(t, spec, err));
     FL_TRY(index_pieces(t, err));
     FL_TRY(add_merges(t, spec, err));
@@ -286,8 +300,8 @@ void fl_tokenizer_close(fl_tokenizer **tp)
 {
     fl_tokenizer *t = *tp;
     if (!t) return;
-    strings *s[] = {&t->piece, &t->bytes, &t->merge};
-    for (int i = 0; i < 3; i++) {
+    strings *s[] = {&t->piece, &t->bytes, &t->merge, &t->raw.text, &t->normalized.text};
+    for (size_t i = 0; i < sizeof s / sizeof s[0]; i++) {
         free(s[i]->text);
         free(s[i]->at);
     }
@@ -334,6 +348,8 @@ fl_str fl_tokenizer_merge(const fl_tokenizer *t, size_t i)
 {
     return i < t->merge.n ? string_at(&t->merge, i) : (fl_str){"", 0};
 }
+
+const char *fl_tokenizer_gguf_pre(const fl_tokenizer *t) { return t->gguf_pre; }
 
 /* ---- encoding ----------------------------------------------------------------------------- */
 

@@ -35,6 +35,8 @@ fl_str fl_tokenizer_bytes(const fl_tokenizer *t, int32_t id);
 /* The pieces needed to write the vocabulary into another file. */
 size_t fl_tokenizer_n_merges(const fl_tokenizer *t);
 fl_str fl_tokenizer_merge(const fl_tokenizer *t, size_t i); /* "left right" */
+/* What GGUF files call this pre-tokenizer (tokenizer.ggml.pre); NULL when they cannot say it. */
+const char *fl_tokenizer_gguf_pre(const fl_tokenizer *t);
 
 /* Any bytes; invalid UTF-8 is handled as documented in tokenizer.c. parse_added = 0 reads added
  * tokens in the text as plain text (user input that must not forge control tokens). *ids is

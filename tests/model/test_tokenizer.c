@@ -3,9 +3,14 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "runtime/base/file.h"
+#include "runtime/model/gguf_write.h"
+#include "runtime/model/pretokenizer.h"
 #include "runtime/model/tokenizer.h"
 #include "runtime/model/tokenizer_build.h"
+#include "tests/golden/expand_vocab.h"
 #include "tests/support/golden_text.h"
 #include "tests/support/tmp.h"
 #include "tests/support/vocab.h"
@@ -16,18 +21,28 @@ static fl_tokenizer *qwen; /* the full vocabulary, shared by the tests */
 static fl_tokenizer *tiny; /* tests/support/vocab.h */
 static fl_err err;
 
+static char *dir; /* of temporary files */
+
+static fl_status load_qwen(fl_tokenizer **t, bool merges_as_strings)
+{
+    char *path = fl_tmp_path(dir, "qwen.json");
+    assert_int_equal(
+        golden_expand_vocab(GOLD "qwen36.vocab", GOLD "qwen36_head.json", path, merges_as_strings),
+        0);
+    const fl_status st = fl_tokenizer_from_json(t, path, &err);
+    free(path);
+    return st;
+}
+
 static int setup(void **state)
 {
     (void)state;
     size_t n;
-    char *json = fl_gold_vocab_json(GOLD "qwen36.vocab", GOLD "qwen36_head.json", 0, &n);
-    fl_status st = fl_tokenizer_parse_json(&qwen, json, n, "qwen36", &err);
+    char *json = fl_test_vocab_json(&n);
+    dir = fl_tmp_make();
+    fl_status st = fl_tokenizer_parse_json(&tiny, json, n, "tiny", &err);
     free(json);
-    if (st == FL_OK) {
-        json = fl_test_vocab_json(&n);
-        st = fl_tokenizer_parse_json(&tiny, json, n, "tiny", &err);
-        free(json);
-    }
+    if (st == FL_OK) st = load_qwen(&qwen, false);
     if (st != FL_OK) fprintf(stderr, "%s\n", err.msg);
     return st;
 }
@@ -37,6 +52,7 @@ static int teardown(void **state)
     (void)state;
     fl_tokenizer_close(&qwen);
     fl_tokenizer_close(&tiny);
+    fl_tmp_remove(dir);
     return 0;
 }
 
@@ -262,6 +278,9 @@ static void test_vocabulary(void **state)
     assert_true(str_is(fl_tokenizer_merge(qwen, 0), "\u0120 \u0120", 5));
     assert_true(str_is(fl_tokenizer_merge(qwen, 2), "i n", 3));
     assert_int_equal(fl_tokenizer_merge(qwen, 247587).n, 0);
+    assert_string_equal(fl_tokenizer_gguf_pre(tiny), "qwen35");
+    assert_non_null(fl_pretok_pattern("qwen2"));
+    assert_null(fl_pretok_pattern("llama-bpe"));
     /* Every byte has a token of its own. */
     bool seen[256] = {false};
     for (int32_t id = 0; id < 256; id++) {
@@ -276,10 +295,7 @@ static void test_merge_spelling(void **state)
 {
     (void)state;
     fl_tokenizer *t;
-    size_t n;
-    char *json = fl_gold_vocab_json(GOLD "qwen36.vocab", GOLD "qwen36_head.json", 1, &n);
-    ASSERT_OK(fl_tokenizer_parse_json(&t, json, n, "strings", &err));
-    free(json);
+    ASSERT_OK(load_qwen(&t, true));
     fl_gold_items g = fl_gold_items_load(GOLD "qwen36_vectors.bin");
     assert_int_equal(count_differences(t, &g), 0);
     fl_gold_items_free(&g);
@@ -444,6 +460,167 @@ static void test_empty_text(void **state)
     free(ends);
 }
 
+/* ---- GGUF --------------------------------------------------------------------------------- */
+
+typedef struct gguf_parts {
+    const char *model, *pre;
+    const fl_str *piece, *merge;
+    const int32_t *kind;
+    uint64_t n, n_kind, n_merge;
+} gguf_parts;
+
+static fl_gguf *write_and_read(const char *path, const gguf_parts *p)
+{
+    static const float zeros[32];
+    const int64_t ne[1] = {32};
+    fl_gguf_writer *w;
+    fl_gguf *g;
+    uint64_t size;
+    int fd;
+    ASSERT_OK(fl_gguf_writer_create(&w, path, 32, &err));
+    if (p->model) fl_gguf_put_str(w, "tokenizer.ggml.model", p->model, strlen(p->model));
+    if (p->pre) fl_gguf_put_str(w, "tokenizer.ggml.pre", p->pre, strlen(p->pre));
+    if (p->piece) fl_gguf_put_strings(w, "tokenizer.ggml.tokens", p->piece, p->n);
+    if (p->kind) fl_gguf_put_i32s(w, "tokenizer.ggml.token_type", p->kind, p->n_kind);
+    if (p->merge) fl_gguf_put_strings(w, "tokenizer.ggml.merges", p->merge, p->n_merge);
+    ASSERT_OK(fl_gguf_add_tensor(w, "x", 0, 1, ne, &err));
+    ASSERT_OK(fl_gguf_writer_begin(w, &err));
+    ASSERT_OK(fl_gguf_writer_write(w, zeros, sizeof zeros, &err));
+    ASSERT_OK(fl_gguf_writer_commit(&w, &err));
+    ASSERT_OK(fl_file_open(path, &fd, &size, &err));
+    ASSERT_OK(fl_gguf_open(&g, fd, size, path, &err));
+    close(fd);
+    return g;
+}
+
+/* The full vocabulary written to a GGUF and read back is the same tokenizer. */
+static void test_gguf_round_trip(void **state)
+{
+    (void)state;
+    const uint64_t n = (uint64_t)fl_tokenizer_size(qwen), n_merge = fl_tokenizer_n_merges(qwen);
+    fl_str *piece = calloc(n, sizeof *piece), *merge = calloc(n_merge, sizeof *merge);
+    int32_t *kind = calloc(n, sizeof *kind);
+    char *path = fl_tmp_path(dir, "vocab.gguf");
+    fl_tokenizer *t;
+    assert_true(piece && merge && kind);
+    for (uint64_t i = 0; i < n; i++) {
+        piece[i] = fl_tokenizer_piece(qwen, (int32_t)i);
+        kind[i] = (int32_t)fl_tokenizer_kind(qwen, (int32_t)i);
+    }
+    for (uint64_t i = 0; i < n_merge; i++) merge[i] = fl_tokenizer_merge(qwen, i);
+    const char *pre = fl_tokenizer_gguf_pre(qwen);
+    assert_string_equal(pre, "qwen35");
+    fl_gguf *g =
+        write_and_read(path, &(gguf_parts){"gpt2", pre, piece, merge, kind, n, n, n_merge});
+    ASSERT_OK(fl_tokenizer_from_gguf(&t, g, path, &err));
+    fl_gguf_close(&g);
+    assert_int_equal(fl_tokenizer_size(t), n);
+    for (int32_t i = 0; i < fl_tokenizer_size(t); i++) {
+        const fl_str s = fl_tokenizer_bytes(t, i);
+        assert_true(str_is(fl_tokenizer_bytes(qwen, i), s.p, s.n));
+        assert_int_equal(fl_tokenizer_kind(t, i), kind[i]);
+    }
+    fl_gold_items v = fl_gold_items_load(GOLD "qwen36_vectors.bin");
+    fl_gold_items s = fl_gold_items_load(GOLD "qwen36_strings.bin");
+    if (s.n > 2000) s.n = 2000;
+    assert_int_equal(count_differences(t, &v), 0);
+    assert_int_equal(count_differences(t, &s), 0);
+    fl_gold_items_free(&v);
+    fl_gold_items_free(&s);
+    fl_tokenizer_close(&t);
+    free(piece);
+    free(merge);
+    free(kind);
+    free(path);
+}
+
+static void gguf_refused(gguf_parts p, fl_status st, const char *words)
+{
+    char *path = fl_tmp_path(dir, "bad.gguf");
+    fl_gguf *g = write_and_read(path, &p);
+    fl_tokenizer *t = tiny;
+    ASSERT_FAILS(fl_tokenizer_from_gguf(&t, g, path, &err), st, words);
+    assert_null(t);
+    fl_gguf_close(&g);
+    free(path);
+}
+
+#define STR(s) ((fl_str){(s), sizeof(s) - 1})
+
+static void test_bad_gguf(void **state)
+{
+    (void)state;
+    static const char huge[FL_MAX_TOKEN_BYTES + 1] = "x";
+    const fl_str piece[] = {STR("a"), STR("b"), STR("ab")}, merge[] = {STR("a b")};
+    const int32_t kind[] = {1, 1, 1}, odd[] = {1, 7, 1}, negative[] = {1, -1, 1};
+    const gguf_parts good = {"gpt2", "qwen2", piece, merge, kind, 3, 3, 1};
+    gguf_parts p = good;
+    p.model = "llama", gguf_refused(p, FL_E_UNSUPPORTED, "llama");
+    p.model = NULL, gguf_refused(p, FL_E_UNSUPPORTED, "tokenizer.ggml.model");
+    p = good, p.pre = "llama-bpe", gguf_refused(p, FL_E_UNSUPPORTED, "llama-bpe");
+    p = good, p.piece = NULL, gguf_refused(p, FL_E_FORMAT, "no tokenizer");
+    p = good, p.n = 0, p.n_kind = 0, gguf_refused(p, FL_E_FORMAT, "0 tokens");
+    p = good, p.n_kind = 2, gguf_refused(p, FL_E_FORMAT, "token_type");
+    p = good, p.kind = odd, gguf_refused(p, FL_E_FORMAT, "token 1 has type 7");
+    p = good, p.kind = negative, gguf_refused(p, FL_E_FORMAT, "token 1");
+    const fl_str one_part[] = {STR("ab")}, unknown[] = {STR("a c")};
+    p = good, p.merge = one_part, gguf_refused(p, FL_E_FORMAT, "two parts");
+    p = good, p.merge = unknown, gguf_refused(p, FL_E_FORMAT, "\"c\"");
+    const fl_str long_piece[] = {STR("a"), STR("b"), {huge, sizeof huge}};
+    p = good, p.piece = long_piece, gguf_refused(p, FL_E_FORMAT, "1025 bytes");
+}
+
+/* A file without type list, pre-tokenizer name or merges still has a tokenizer. */
+static void test_sparse_gguf(void **state)
+{
+    (void)state;
+    const fl_str piece[] = {STR("a"), STR("b"), STR("<0x63>"), STR("[PAD]")};
+    const int32_t kind[] = {1, 1, 6, 5};
+    char *path = fl_tmp_path(dir, "sparse.gguf");
+    fl_gguf *g = write_and_read(path, &(gguf_parts){.model = "gpt2", .piece = piece, .n = 4});
+    fl_tokenizer *t;
+    size_t n;
+    ASSERT_OK(fl_tokenizer_from_gguf(&t, g, path, &err));
+    int32_t *ids = encode(t, "ba", 2, true, &n);
+    assert_int_equal(n, 2);
+    assert_int_equal(ids[0], 1);
+    free(ids);
+    fl_tokenizer_close(&t);
+    fl_gguf_close(&g);
+    g = write_and_read(path, &(gguf_parts){"gpt2", NULL, piece, NULL, kind, 4, 4, 0});
+    ASSERT_OK(fl_tokenizer_from_gguf(&t, g, path, &err));
+    assert_true(str_is(fl_tokenizer_bytes(t, 2), "c", 1));
+    assert_int_equal(fl_tokenizer_bytes(t, 3).n, 0);
+    assert_int_equal(fl_tokenizer_kind(t, 3), FL_TOKEN_UNUSED);
+    fl_tokenizer_close(&t);
+    fl_gguf_close(&g);
+    free(path);
+}
+
+/* The same model as safetensors and as GGUF: the same ids, through the source. */
+static void test_open_source(void **state)
+{
+    (void)state;
+    static const char *const path[] = {"tests/golden/model/hf", "tests/golden/model/tiny-f32.gguf"};
+    static const char text[] = "<|im_start|>user\nA cafe\u0301, 42!<|im_end|>\n<think>";
+    int32_t *ids[2];
+    size_t n[2];
+    for (int i = 0; i < 2; i++) {
+        fl_source *src;
+        fl_tokenizer *t;
+        ASSERT_OK(fl_source_open(&src, path[i], &err));
+        ASSERT_OK(fl_tokenizer_open(&t, src, &err));
+        ids[i] = encode(t, text, sizeof text - 1, true, &n[i]);
+        assert_int_equal(ids[i][0], fl_tokenizer_special(t, "<|im_start|>"));
+        fl_tokenizer_close(&t);
+        fl_source_close(&src);
+    }
+    assert_int_equal(n[0], n[1]);
+    assert_memory_equal(ids[0], ids[1], n[0] * sizeof(int32_t));
+    free(ids[0]);
+    free(ids[1]);
+}
+
 /* ---- what the loaders refuse -------------------------------------------------------------- */
 
 static void refused(const char *json, fl_status st, const char *words)
@@ -521,7 +698,7 @@ static void test_missing_byte(void **state)
 static void test_file(void **state)
 {
     (void)state;
-    char *dir = fl_tmp_make(), *path = fl_tmp_path(dir, "tokenizer.json");
+    char *path = fl_tmp_path(dir, "tokenizer.json");
     fl_tokenizer *t;
     size_t n;
     ASSERT_FAILS(fl_tokenizer_from_json(&t, path, &err), FL_E_IO, path);
@@ -533,21 +710,33 @@ static void test_file(void **state)
     assert_int_equal(fl_tokenizer_size(t), fl_tokenizer_size(tiny));
     fl_tokenizer_close(&t);
     free(path);
-    fl_tmp_remove(dir);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors),        cmocka_unit_test(test_strings),
-        cmocka_unit_test(test_invalid),        cmocka_unit_test(test_golden_splits),
-        cmocka_unit_test(test_splits_by_rule), cmocka_unit_test(test_normalisation),
-        cmocka_unit_test(test_added_tokens),   cmocka_unit_test(test_added_matching),
-        cmocka_unit_test(test_vocabulary),     cmocka_unit_test(test_merge_spelling),
-        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_streaming),
-        cmocka_unit_test(test_long_words),     cmocka_unit_test(test_both_ways_of_merging),
-        cmocka_unit_test(test_threads),        cmocka_unit_test(test_empty_text),
-        cmocka_unit_test(test_bad_json),       cmocka_unit_test(test_missing_byte),
+        cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_invalid),
+        cmocka_unit_test(test_golden_splits),
+        cmocka_unit_test(test_splits_by_rule),
+        cmocka_unit_test(test_normalisation),
+        cmocka_unit_test(test_added_tokens),
+        cmocka_unit_test(test_added_matching),
+        cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_merge_spelling),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_streaming),
+        cmocka_unit_test(test_long_words),
+        cmocka_unit_test(test_both_ways_of_merging),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_empty_text),
+        cmocka_unit_test(test_gguf_round_trip),
+        cmocka_unit_test(test_bad_gguf),
+        cmocka_unit_test(test_sparse_gguf),
+        cmocka_unit_test(test_open_source),
+        cmocka_unit_test(test_bad_json),
+        cmocka_unit_test(test_missing_byte),
         cmocka_unit_test(test_file),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

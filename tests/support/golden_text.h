@@ -23,9 +23,4 @@ fl_gold_items fl_gold_items_load(const char *path);
 int32_t fl_gold_id(const fl_gold_item *it, uint32_t i);
 void fl_gold_items_free(fl_gold_items *g);
 
-/* tokenizer.json text made of a vocabulary file and the head of a tokenizer.json; merges as
- * [a, b] pairs, or as "a b" strings. malloc'ed. */
-char *fl_gold_vocab_json(const char *vocab_path, const char *head_path, int merges_as_strings,
-                         size_t *n);
-
 #endif
