@@ -158,7 +158,7 @@ static void put_argument(rendering *r, const char *key, const fl_json *v)
 
 static fl_status put_arguments(rendering *r, size_t i, size_t k, const fl_json *args)
 {
-    char where[64];
+    char where[96];
     fl_json *parsed = NULL;
     snprintf(where, sizeof where, "messages[%zu].tool_calls[%zu].arguments", i, k);
     if (fl_json_kind_of(args) == FL_JSON_NULL) return FL_OK;
