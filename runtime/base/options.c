@@ -36,7 +36,7 @@ static const command commands[] = {
     {"inspect", C_INSPECT, 1, 1, "inspect MODEL [--json]", "show what a model file holds"},
     {"logits", C_LOGITS, 1, 1, "logits MODEL --ids 1,2,3 | --text TEXT -o FILE.npy [options]",
      "write next-token logits as a NumPy file"},
-    {"quantize", C_QUANTIZE, 2, 2, "quantize IN OUT.gguf [--type T] [--arch A]",
+    {"quantize", C_QUANTIZE, 2, 2, "quantize IN OUT.gguf [--type T] [--arch A] [--threads N]",
      "write a GGUF file from a safetensors folder or an F32/F16/BF16 GGUF"},
 };
 
