@@ -112,10 +112,12 @@ def main(tiny, work):
             print(f"block passes: {folder} is not there")
             good = False
             continue
-        path = work / f"{name}-f32.gguf"
-        path.unlink(missing_ok=True)
-        fourleaf.run("quantize", folder, path, "--type", "f32")
-        good = compare(reference, Watched, folder, (folder, path), longest) and good
+        paths = [folder]
+        if (folder / "tokenizer.json").exists():  # quantize wants one to write
+            paths.append(work / f"{name}-f32.gguf")
+            paths[1].unlink(missing_ok=True)
+            fourleaf.run("quantize", folder, paths[1], "--type", "f32")
+        good = compare(reference, Watched, folder, paths, longest) and good
     return 0 if good else 1
 
 
