@@ -13,9 +13,12 @@ _quiet = lc.llama_log_callback(lambda level, text, data: None)
 
 
 class Llama:
-    """One model and one context on the CPU, float32 KV cache."""
+    """One model and one context on the CPU, float32 KV cache.
 
-    def __init__(self, path, n_ctx=4096, threads=2, loud=False):
+    One thread: the models are small, and spinning workers lose on a busy machine.
+    """
+
+    def __init__(self, path, n_ctx=4096, threads=1, loud=False):
         if not loud:
             lc.llama_log_set(_quiet, ctypes.c_void_p(0))
         lc.llama_backend_init()
