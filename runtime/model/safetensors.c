@@ -7,6 +7,7 @@
 
 #include "quant/format.h"
 #include "runtime/base/file.h"
+#include "runtime/model/jscan.h"
 #include "runtime/model/names.h"
 
 /* The format's own limit on the header, and ours on the table (real files: at most 32,000). */
@@ -20,144 +21,23 @@ struct fl_safetensors {
     size_t n, room;
 };
 
-/* A cursor over the JSON text. */
+/* The header's text and where the data lies. */
 typedef struct scan {
-    char *p, *end, *start;
+    fl_jscan j;
     uint64_t data_start, data_bytes;
-    const char *path;
-    fl_err *err;
 } scan;
 
-static fl_status bad(const scan *c, const char *expected)
-{
-    if (c->p >= c->end)
-        return FL_FAIL(
-            c->err, FL_E_FORMAT, 0,
-            "%s: the header ends where %s should stand: the file is damaged, download it "
-            "again",
-            c->path, expected);
-    return FL_FAIL(c->err, FL_E_FORMAT, 0,
-                   "%s: header byte %td is 0x%02x where %s should stand: the file is damaged, "
-                   "download it again",
-                   c->path, 8 + (c->p - c->start), (unsigned char)*c->p, expected);
-}
-
-static void space(scan *c)
-{
-    while (c->p < c->end && (*c->p == ' ' || *c->p == '\n' || *c->p == '\r' || *c->p == '\t'))
-        c->p++;
-}
-
-/* Takes the character if it stands there. */
-static bool take(scan *c, char ch)
-{
-    space(c);
-    if (c->p >= c->end || *c->p != ch) return false;
-    c->p++;
-    return true;
-}
-
-static fl_status expect(scan *c, char ch, const char *what)
-{
-    return take(c, ch) ? FL_OK : bad(c, what);
-}
-
-static int hex4(const char *p)
-{
-    int v = 0;
-    for (int i = 0; i < 4; i++) {
-        const char h = p[i];
-        const int d = h >= '0' && h <= '9'   ? h - '0'
-                      : h >= 'a' && h <= 'f' ? h - 'a' + 10
-                      : h >= 'A' && h <= 'F' ? h - 'A' + 10
-                                             : -1;
-        if (d < 0) return -1;
-        v = v * 16 + d;
-    }
-    return v;
-}
-
-/* One escape behind a backslash at c->p; writes its UTF-8 (never longer than the escape). */
-static fl_status unescape(scan *c, char **w)
-{
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    if (c->end - c->p >= 5 && *c->p == 'u') {
-        const int v = hex4(c->p + 1);
-        if (v <= 0 || (v >= 0xd800 && v < 0xe000)) return bad(c, "an escape of a plain character");
-        if (v < 0x80) {
-            *(*w)++ = (char)v;
-        } else if (v < 0x800) {
-            *(*w)++ = (char)(0xc0 | v >> 6);
-            *(*w)++ = (char)(0x80 | (v & 63));
-        } else {
-            *(*w)++ = (char)(0xe0 | v >> 12);
-            *(*w)++ = (char)(0x80 | (v >> 6 & 63));
-            *(*w)++ = (char)(0x80 | (v & 63));
-        }
-        c->p += 5;
-        return FL_OK;
-    }
-    const char *hit = c->p < c->end && *c->p ? strchr(from, *c->p) : NULL;
-    if (!hit) return bad(c, "an escape");
-    *(*w)++ = to[hit - from];
-    c->p++;
-    return FL_OK;
-}
-
-static fl_status string(scan *c, fl_str *out, const char *what)
-{
-    FL_TRY(expect(c, '"', what));
-    char *const from = c->p, *w = c->p;
-    while (c->p < c->end && *c->p != '"') {
-        if ((unsigned char)*c->p < 0x20) return bad(c, "a character of a string");
-        if (*c->p == '\\') {
-            c->p++;
-            FL_TRY(unescape(c, &w));
-        } else {
-            *w++ = *c->p++;
-        }
-    }
-    *out = (fl_str){from, (size_t)(w - from)};
-    return expect(c, '"', "the end of a string");
-}
-
-/* A whole number without sign. */
-static fl_status number(scan *c, uint64_t *v)
-{
-    space(c);
-    if (c->p >= c->end || *c->p < '0' || *c->p > '9') return bad(c, "a whole number of 0 or more");
-    *v = 0;
-    for (; c->p < c->end && *c->p >= '0' && *c->p <= '9'; c->p++)
-        if (__builtin_mul_overflow(*v, 10u, v) ||
-            __builtin_add_overflow(*v, (uint64_t)(*c->p - '0'), v))
-            return bad(c, "a number below 2^64");
-    return FL_OK;
-}
-
-/* [n, n, ...] of at most `max` numbers. */
-static fl_status numbers(scan *c, uint64_t *v, int max, int *n)
-{
-    *n = 0;
-    FL_TRY(expect(c, '[', "'['"));
-    if (take(c, ']')) return FL_OK;
-    do {
-        if (*n == max) return bad(c, "the end of a list");
-        FL_TRY(number(c, &v[(*n)++]));
-    } while (take(c, ','));
-    return expect(c, ']', "']'");
-}
-
-static fl_status skip_metadata(scan *c)
+static fl_status skip_metadata(fl_jscan *c)
 {
     fl_str s;
-    FL_TRY(expect(c, '{', "'{'"));
-    if (take(c, '}')) return FL_OK;
+    FL_TRY(fl_jscan_expect(c, '{'));
+    if (fl_jscan_take(c, '}')) return FL_OK;
     do {
-        FL_TRY(string(c, &s, "a name"));
-        FL_TRY(expect(c, ':', "':'"));
-        FL_TRY(string(c, &s, "a text"));
-    } while (take(c, ','));
-    return expect(c, '}', "'}'");
+        FL_TRY(fl_jscan_string(c, &s, "a name"));
+        FL_TRY(fl_jscan_expect(c, ':'));
+        FL_TRY(fl_jscan_string(c, &s, "a text"));
+    } while (fl_jscan_take(c, ','));
+    return fl_jscan_expect(c, '}');
 }
 
 static const struct {
@@ -202,20 +82,20 @@ typedef struct entry {
 static fl_status read_field(scan *c, entry *e)
 {
     fl_str key;
-    FL_TRY(string(c, &key, "a field name"));
-    FL_TRY(expect(c, ':', "':'"));
+    FL_TRY(fl_jscan_string(&c->j, &key, "a field name"));
+    FL_TRY(fl_jscan_expect(&c->j, ':'));
     if (key.n == 5 && memcmp(key.p, "dtype", 5) == 0 && !e->dtype.p)
-        return string(c, &e->dtype, "a data type");
+        return fl_jscan_string(&c->j, &e->dtype, "a data type");
     if (key.n == 5 && memcmp(key.p, "shape", 5) == 0 && !e->has_shape) {
         e->has_shape = true;
-        return numbers(c, e->shape, MAX_DIMS, &e->n_shape);
+        return fl_jscan_numbers(&c->j, e->shape, MAX_DIMS, &e->n_shape);
     }
     if (key.n == 12 && memcmp(key.p, "data_offsets", 12) == 0 && !e->n_place)
-        return numbers(c, e->place, 2, &e->n_place);
-    return FL_FAIL(c->err, FL_E_FORMAT, 0,
+        return fl_jscan_numbers(&c->j, e->place, 2, &e->n_place);
+    return FL_FAIL(c->j.err, FL_E_FORMAT, 0,
                    "%s: a tensor has a field '%.*s' that is unknown or comes twice (known: dtype, "
                    "shape, data_offsets): the file is damaged",
-                   c->path, SHOW(key));
+                   c->j.path, SHOW(key));
 }
 
 /* Shape to ggml order; *elems gets the product. */
@@ -228,10 +108,10 @@ static fl_status set_shape(const scan *c, const entry *e, fl_safetensor *t, uint
         const uint64_t v = e->shape[d];
         if (v == 0 || v > INT64_MAX || __builtin_mul_overflow(*elems, v, elems) ||
             *elems > INT64_MAX)
-            return FL_FAIL(c->err, FL_E_FORMAT, 0,
+            return FL_FAIL(c->j.err, FL_E_FORMAT, 0,
                            "%s: tensor '%.*s': dimension %d is %" PRIu64
                            ", the shape is not possible: the file is damaged",
-                           c->path, SHOW(t->name), d, v);
+                           c->j.path, SHOW(t->name), d, v);
         const int at = e->n_shape - 1 - d;
         t->ne[at < 3 ? at : 3] *= (int64_t)v;
     }
@@ -241,19 +121,19 @@ static fl_status set_shape(const scan *c, const entry *e, fl_safetensor *t, uint
 static fl_status check_entry(const scan *c, const entry *e, fl_safetensor *t)
 {
     if (!e->dtype.p || !e->has_shape || e->n_place != 2)
-        return FL_FAIL(c->err, FL_E_FORMAT, 0,
+        return FL_FAIL(c->j.err, FL_E_FORMAT, 0,
                        "%s: tensor '%.*s' lacks one of dtype, shape and data_offsets: the file is "
                        "damaged",
-                       c->path, SHOW(t->name));
+                       c->j.path, SHOW(t->name));
     uint64_t elems, want;
     FL_TRY(set_shape(c, e, t, &elems));
     const uint64_t begin = e->place[0], end = e->place[1];
     if (begin > end || end > c->data_bytes)
-        return FL_FAIL(c->err, FL_E_FORMAT, 0,
+        return FL_FAIL(c->j.err, FL_E_FORMAT, 0,
                        "%s: tensor '%.*s' lies at bytes %" PRIu64 " to %" PRIu64
                        " of the data, the file has %" PRIu64
                        ": it is truncated or damaged, download it again",
-                       c->path, SHOW(t->name), begin, end, c->data_bytes);
+                       c->j.path, SHOW(t->name), begin, end, c->data_bytes);
     t->offset = c->data_start + begin;
     t->bytes = end - begin;
     t->type = FL_FOREIGN_OTHER;
@@ -263,10 +143,10 @@ static fl_status check_entry(const scan *c, const entry *e, fl_safetensor *t)
             continue;
         t->type = dtypes[i].type;
         if (__builtin_mul_overflow(elems, dtypes[i].bytes, &want) || want != t->bytes)
-            return FL_FAIL(c->err, FL_E_FORMAT, 0,
+            return FL_FAIL(c->j.err, FL_E_FORMAT, 0,
                            "%s: tensor '%.*s' of %" PRIu64 " elements of type %s has %" PRIu64
                            " bytes, which do not fit together: the file is damaged",
-                           c->path, SHOW(t->name), elems, dtypes[i].name, t->bytes);
+                           c->j.path, SHOW(t->name), elems, dtypes[i].name, t->bytes);
     }
     return FL_OK;
 }
@@ -275,21 +155,21 @@ static fl_status read_tensor(scan *c, fl_str name, fl_safetensor *t)
 {
     t->name = name;
     if (name.n == 0 || name.n > MAX_NAME)
-        return FL_FAIL(c->err, FL_E_FORMAT, 0,
+        return FL_FAIL(c->j.err, FL_E_FORMAT, 0,
                        "%s: a tensor has a name of %zu bytes, allowed are 1 to %d: the file is "
                        "damaged",
-                       c->path, name.n, MAX_NAME);
+                       c->j.path, name.n, MAX_NAME);
     for (size_t i = 0; i < name.n; i++)
         if ((unsigned char)name.p[i] < 0x20)
-            return FL_FAIL(c->err, FL_E_FORMAT, 0,
+            return FL_FAIL(c->j.err, FL_E_FORMAT, 0,
                            "%s: tensor '%.*s' has a control character in its name: the file is "
                            "damaged",
-                           c->path, SHOW(name));
+                           c->j.path, SHOW(name));
     entry e = {0};
-    FL_TRY(expect(c, '{', "'{'"));
+    FL_TRY(fl_jscan_expect(&c->j, '{'));
     do FL_TRY(read_field(c, &e));
-    while (take(c, ','));
-    FL_TRY(expect(c, '}', "'}'"));
+    while (fl_jscan_take(&c->j, ','));
+    FL_TRY(fl_jscan_expect(&c->j, '}'));
     return check_entry(c, &e, t);
 }
 
@@ -299,8 +179,8 @@ static fl_status add_tensor(scan *c, fl_safetensors *s, fl_str name)
         const size_t room = s->room ? s->room * 2 : 256;
         fl_safetensor *more = room <= MAX_TENSORS ? realloc(s->tensor, room * sizeof *more) : NULL;
         if (!more)
-            return FL_FAIL(c->err, FL_E_NOMEM, 0,
-                           "%s: no memory for a table of %zu tensors (at most %d)", c->path, room,
+            return FL_FAIL(c->j.err, FL_E_NOMEM, 0,
+                           "%s: no memory for a table of %zu tensors (at most %d)", c->j.path, room,
                            MAX_TENSORS);
         s->tensor = more;
         s->room = room;
@@ -312,24 +192,23 @@ static fl_status add_tensor(scan *c, fl_safetensors *s, fl_str name)
 
 static fl_status read_entries(scan *c, fl_safetensors *s)
 {
-    FL_TRY(expect(c, '{', "'{'"));
+    FL_TRY(fl_jscan_expect(&c->j, '{'));
     bool metadata = false;
-    if (!take(c, '}')) {
+    if (!fl_jscan_take(&c->j, '}')) {
         do {
             fl_str name;
-            FL_TRY(string(c, &name, "a tensor name"));
-            FL_TRY(expect(c, ':', "':'"));
+            FL_TRY(fl_jscan_string(&c->j, &name, "a tensor name"));
+            FL_TRY(fl_jscan_expect(&c->j, ':'));
             if (name.n == 12 && memcmp(name.p, "__metadata__", 12) == 0 && !metadata) {
                 metadata = true;
-                FL_TRY(skip_metadata(c));
+                FL_TRY(skip_metadata(&c->j));
             } else {
                 FL_TRY(add_tensor(c, s, name));
             }
-        } while (take(c, ','));
-        FL_TRY(expect(c, '}', "'}'"));
+        } while (fl_jscan_take(&c->j, ','));
+        FL_TRY(fl_jscan_expect(&c->j, '}'));
     }
-    space(c);
-    return c->p == c->end ? FL_OK : bad(c, "the end of the header");
+    return fl_jscan_end(&c->j);
 }
 
 static int by_offset(const void *a, const void *b)
@@ -344,21 +223,21 @@ static int by_offset(const void *a, const void *b)
 static fl_status check_table(const scan *c, const fl_safetensors *s)
 {
     fl_names names;
-    fl_status st = fl_names_init(&names, s->n, c->err);
+    fl_status st = fl_names_init(&names, s->n, c->j.err);
     const fl_safetensor **order = malloc((s->n + 1) * sizeof *order);
-    if (!order) st = FL_FAIL(c->err, FL_E_NOMEM, 0, "%s: no memory for its tensors", c->path);
+    if (!order) st = FL_FAIL(c->j.err, FL_E_NOMEM, 0, "%s: no memory for its tensors", c->j.path);
     for (size_t i = 0; i < s->n && st == FL_OK; i++) {
         order[i] = &s->tensor[i];
         if (fl_names_put(&names, s->tensor[i].name, (int64_t)i) != FL_NAMES_NONE)
-            st = FL_FAIL(c->err, FL_E_FORMAT, 0,
-                         "%s: tensor '%.*s' appears twice: the file is damaged", c->path,
+            st = FL_FAIL(c->j.err, FL_E_FORMAT, 0,
+                         "%s: tensor '%.*s' appears twice: the file is damaged", c->j.path,
                          SHOW(s->tensor[i].name));
     }
     if (st == FL_OK) qsort(order, s->n, sizeof *order, by_offset);
     for (size_t i = 1; i < s->n && st == FL_OK; i++)
         if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
-            st = FL_FAIL(c->err, FL_E_FORMAT, 0,
-                         "%s: tensors '%.*s' and '%.*s' overlap: the file is damaged", c->path,
+            st = FL_FAIL(c->j.err, FL_E_FORMAT, 0,
+                         "%s: tensors '%.*s' and '%.*s' overlap: the file is damaged", c->j.path,
                          SHOW(order[i - 1]->name), SHOW(order[i]->name));
     free(order);
     fl_names_fini(&names);
@@ -375,7 +254,7 @@ static fl_status parse(fl_safetensors **out, char *text, uint64_t n, uint64_t fi
         return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory", path);
     }
     s->text = text;
-    scan c = {text, text + n, text, 8 + n, file_bytes - 8 - n, path, err};
+    scan c = {{text, text + n, text, 8, path, err}, 8 + n, file_bytes - 8 - n};
     fl_status st = read_entries(&c, s);
     if (st == FL_OK) st = check_table(&c, s);
     if (st == FL_OK)

@@ -8,10 +8,11 @@
 #include <unistd.h>
 
 #include "runtime/base/file.h"
+#include "runtime/model/jscan.h"
 
 static const char st_ext[] = ".safetensors", index_name[] = "model.safetensors.index.json";
 static const uint64_t max_index = 64u << 20;
-enum { MAX_FILES = 1000 };
+enum { MAX_FILES = 1000, MAX_ENTRIES = 1 << 18 };
 
 static bool ends_with(const char *s, const char *end)
 {
@@ -68,11 +69,13 @@ static fl_status add(fl_shards *s, const char *name, fl_err *err)
     return FL_OK;
 }
 
-static bool listed(const fl_shards *s, const char *name)
+static bool same(fl_str a, const char *b) { return a.n == strlen(b) && memcmp(a.p, b, a.n) == 0; }
+
+static bool listed(const fl_shards *s, fl_str name)
 {
     const size_t dir = strlen(s->dir) + 1;
     for (int i = s->n - 1; i >= 0; i--)
-        if (strcmp(s->path[i] + dir, name) == 0) return true;
+        if (same(name, s->path[i] + dir)) return true;
     return false;
 }
 
@@ -89,19 +92,20 @@ static int by_name(const void *a, const void *b)
 }
 
 /* The files that the index names, each once. */
-static fl_status from_index(fl_shards *s, const fl_json *map, fl_err *err)
+static fl_status from_index(fl_shards *s, fl_err *err)
 {
-    void *iter = NULL;
-    const char *tensor;
-    const fl_json *value;
-    while (fl_json_next(map, &iter, &tensor, &value)) {
-        const char *name = fl_json_str(value, NULL);
-        if (!name || strchr(name, '/') || name[0] == '.' || !ends_with(name, st_ext))
-            return FL_FAIL(err, FL_E_FORMAT, 0,
-                           "%s/%s: tensor '%.100s' lies in '%.100s', which is no .safetensors name "
-                           "in this folder: the index is damaged, download it again",
-                           s->dir, index_name, tensor, name ? name : "(no text)");
-        if (!listed(s, name)) FL_TRY(add(s, name, err));
+    for (size_t i = 0; i < s->n_map; i++) {
+        const fl_shard_entry *e = &s->map[i];
+        char name[256];
+        snprintf(name, sizeof name, "%.*s", (int)(e->file.n < 255 ? e->file.n : 255), e->file.p);
+        if (e->file.n > 255 || strchr(name, '/') || name[0] == '.' || !ends_with(name, st_ext))
+            return FL_FAIL(
+                err, FL_E_FORMAT, 0,
+                "%s/%s: tensor '%.*s' lies in '%.100s', which is no .safetensors name in "
+                "this folder: the index is damaged, download it again",
+                s->dir, index_name, (int)(e->tensor.n < 100 ? e->tensor.n : 100), e->tensor.p,
+                name);
+        if (!listed(s, e->file)) FL_TRY(add(s, name, err));
     }
     if (s->n == 0)
         return FL_FAIL(err, FL_E_FORMAT, 0,
@@ -195,43 +199,92 @@ out:
     return st;
 }
 
-/* The index beside the files, when there is one; *map stays NULL otherwise. */
-static fl_status read_index(fl_shards *s, const fl_json **map, fl_err *err)
+/* {"tensor": "file", ...} */
+static fl_status read_map(fl_shards *s, fl_jscan *c)
 {
-    char *path = NULL, *text = NULL;
+    size_t room = 0;
+    FL_TRY(fl_jscan_expect(c, '{'));
+    if (fl_jscan_take(c, '}')) return FL_OK;
+    do {
+        if (s->n_map == room) {
+            room = room ? room * 2 : 256;
+            fl_shard_entry *more =
+                room <= MAX_ENTRIES ? realloc(s->map, room * sizeof *more) : NULL;
+            if (!more)
+                return FL_FAIL(c->err, FL_E_NOMEM, 0, "%s: no memory for a map of %zu tensors",
+                               c->path, room);
+            s->map = more;
+        }
+        fl_shard_entry *e = &s->map[s->n_map];
+        FL_TRY(fl_jscan_string(c, &e->tensor, "a tensor name"));
+        FL_TRY(fl_jscan_expect(c, ':'));
+        FL_TRY(fl_jscan_string(c, &e->file, "a file name"));
+        s->n_map++;
+    } while (fl_jscan_take(c, ','));
+    return fl_jscan_expect(c, '}');
+}
+
+/* {"metadata": ..., "weight_map": {...}} */
+static fl_status scan_index(fl_shards *s, fl_jscan *c)
+{
+    bool found = false;
+    fl_str key;
+    FL_TRY(fl_jscan_expect(c, '{'));
+    do {
+        FL_TRY(fl_jscan_string(c, &key, "a name"));
+        FL_TRY(fl_jscan_expect(c, ':'));
+        const bool map = same(key, "weight_map");
+        if (map && found) return fl_jscan_bad(c, "no second weight_map");
+        found |= map;
+        FL_TRY(map ? read_map(s, c) : fl_jscan_skip(c));
+    } while (fl_jscan_take(c, ','));
+    FL_TRY(fl_jscan_expect(c, '}'));
+    if (!found)
+        return FL_FAIL(c->err, FL_E_FORMAT, 0,
+                       "%s: has no object weight_map: the index is damaged, download it again",
+                       c->path);
+    return fl_jscan_end(c);
+}
+
+/* The index beside the files, when there is one. */
+static fl_status read_index(fl_shards *s, bool *exists, fl_err *err)
+{
+    char *path = NULL;
     uint64_t n = 0;
     fl_status st;
-    *map = NULL;
     FL_GO(fl_path_join(&path, s->dir, index_name, err));
-    if (!fl_path_exists(path)) goto out;
-    FL_GO(fl_file_load(path, max_index, &text, &n, err));
-    FL_GO(fl_json_parse(text, (size_t)n, path, &s->weight_map_file, err));
-    *map = fl_json_get(s->weight_map_file, "weight_map");
-    if (!*map || fl_json_kind_of(*map) != FL_JSON_OBJECT)
-        st = FL_FAIL(err, FL_E_FORMAT, 0,
-                     "%s: has no object weight_map: the index is damaged, download it again", path);
+    *exists = fl_path_exists(path);
+    if (!*exists) goto out;
+    FL_GO(fl_file_load(path, max_index, &s->text, &n, err));
+    fl_jscan c = {s->text, s->text + n, s->text, 0, path, err};
+    st = scan_index(s, &c);
 out:
-    free(text);
     free(path);
     return st;
 }
 
-static bool map_names(const fl_json *map, const char *file)
+static bool map_names(const fl_shards *s, const char *file)
 {
-    void *iter = NULL;
-    const char *tensor;
-    const fl_json *value;
-    while (fl_json_next(map, &iter, &tensor, &value))
-        if (strcmp(fl_json_str(value, ""), file) == 0) return true;
+    for (size_t i = 0; i < s->n_map; i++)
+        if (same(s->map[i].file, file)) return true;
     return false;
+}
+
+static void drop_index(fl_shards *s)
+{
+    free(s->map);
+    free(s->text);
+    s->map = NULL;
+    s->text = NULL;
+    s->n_map = 0;
 }
 
 static fl_status find(fl_shards *s, const char *name, fl_err *err)
 {
-    const fl_json *map;
-    FL_TRY(read_index(s, &map, err));
-    if (map && (!name || map_names(map, name))) return from_index(s, map, err);
-    if (map) { fl_json_free(&s->weight_map_file); /* the named file is no part of that model */ }
+    bool exists;
+    FL_TRY(read_index(s, &exists, err));
+    if (exists && (!name || map_names(s, name))) return from_index(s, err);
+    drop_index(s); /* the named file is no part of that model */
     return name ? from_shard_name(s, name, err) : from_folder(s, err);
 }
 
@@ -254,6 +307,6 @@ void fl_shards_fini(fl_shards *s)
     for (int i = 0; i < s->n; i++) free(s->path[i]);
     free(s->path);
     free(s->dir);
-    fl_json_free(&s->weight_map_file);
+    drop_index(s);
     *s = (fl_shards){0};
 }

@@ -3,8 +3,8 @@
 
 #include <stdbool.h>
 
-#include "runtime/base/json.h"
 #include "runtime/base/status.h"
+#include "runtime/base/str.h"
 
 /* Which files make up a model: names of shards, weight maps, folders. */
 
@@ -15,12 +15,19 @@ typedef struct fl_shard_name {
 } fl_shard_name;
 bool fl_shard_name_parse(const char *path, const char *ext, fl_shard_name *out);
 
+/* One line of a weight map: which file holds a tensor. */
+typedef struct fl_shard_entry {
+    fl_str tensor, file;
+} fl_shard_entry;
+
 /* Folder and files of a safetensors model. */
 typedef struct fl_shards {
     char *dir;   /* without a slash at its end */
     char **path; /* [n], malloc'ed, in the order of the shards */
     int n;
-    fl_json *weight_map_file; /* model.safetensors.index.json parsed, or NULL */
+    fl_shard_entry *map; /* [n_map]: model.safetensors.index.json, or NULL */
+    size_t n_map;
+    char *text; /* what the entries point into */
 } fl_shards;
 
 /* `path` is a folder or one .safetensors file. A folder without a model, a missing or renamed

@@ -12,7 +12,7 @@
 #include "runtime/model/safetensors.h"
 #include "runtime/model/shards.h"
 
-enum { SNIFF_BYTES = 256, MAX_CONFIG = 16 << 20 };
+enum { SNIFF_BYTES = 256, MAX_CONFIG = 1 << 20 };
 
 struct fl_source {
     fl_source_kind kind;
@@ -345,21 +345,20 @@ out:
 }
 
 /* Every tensor of the weight map is in the file that the map names. */
-static fl_status check_weight_map(const fl_source *s, const fl_json *map, fl_err *err)
+static fl_status check_weight_map(const fl_source *s, const fl_shards *sh, fl_err *err)
 {
-    void *iter = NULL;
-    const char *name;
-    const fl_json *value;
-    while (fl_json_next(map, &iter, &name, &value)) {
-        const char *file = fl_json_str(value, "");
-        const fl_tensor *t = fl_source_find(s, name);
-        const char *base = t ? strrchr(s->path[t->file], '/') : NULL;
-        if (!t || !base || strcmp(base + 1, file) != 0)
+    for (size_t i = 0; i < sh->n_map; i++) {
+        const fl_shard_entry *e = &sh->map[i];
+        const int64_t at = fl_names_get(&s->by_name, e->tensor);
+        const char *base =
+            at == FL_NAMES_NONE ? NULL : strrchr(s->path[s->tensor[at].file], '/') + 1;
+        if (!base || strlen(base) != e->file.n || memcmp(base, e->file.p, e->file.n) != 0)
             return FL_FAIL(
                 err, FL_E_FORMAT, 0,
-                "%s: model.safetensors.index.json lists tensor '%.100s' in '%.80s', which "
-                "does not hold it: a shard was renamed or is from another download",
-                s->path[0], name, file);
+                "%s/model.safetensors.index.json: lists tensor '%.*s' in '%.*s', which does "
+                "not hold it: a shard was renamed or is from another download",
+                sh->dir, (int)(e->tensor.n < 100 ? e->tensor.n : 100), e->tensor.p,
+                (int)(e->file.n < 80 ? e->file.n : 80), e->file.p);
     }
     return FL_OK;
 }
@@ -379,8 +378,7 @@ static fl_status open_safetensors(fl_source *s, const char *path, bool is_folder
         if (st != FL_OK) goto out;
     }
     FL_GO(index_names(s, err));
-    if (sh.weight_map_file)
-        FL_GO(check_weight_map(s, fl_json_get(sh.weight_map_file, "weight_map"), err));
+    FL_GO(check_weight_map(s, &sh, err));
     FL_GO(load_json(sh.dir, "config.json", &s->config, err));
     FL_GO(load_json(sh.dir, "generation_config.json", &s->generation_config, err));
     FL_GO(fl_path_join(&s->tokenizer_path, sh.dir, "tokenizer.json", err));

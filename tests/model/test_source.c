@@ -237,10 +237,15 @@ static void damaged_indexes_are_named(void **state)
         const char *text, *words;
     } bad[] = {
         {"{", "model.safetensors.index.json"},
-        {"[]", "no object weight_map"},
-        {"{\"weight_map\":[]}", "no object weight_map"},
+        {"[]", "'{'"},
+        {"{\"a\":[1,{\"b\":null}],\"c\":\"d\",\"e\":-1.5e3}", "no object weight_map"},
+        {"{\"weight_map\":[]}", "'{'"},
+        {"{\"weight_map\":{},\"weight_map\":{}}", "no second weight_map"},
+        {"{\"weight_map\":{}} x", "the end"},
+        {"{\"a\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}",
+         "less deeply"},
         {"{\"weight_map\":{}}", "names no file"},
-        {"{\"weight_map\":{\"a\":3}}", "no .safetensors name"},
+        {"{\"weight_map\":{\"a\":3}}", "a file name"},
         {"{\"weight_map\":{\"a\":\"../x.safetensors\"}}", "no .safetensors name"},
         {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "no .safetensors name"},
     };
@@ -298,8 +303,8 @@ static void safetensors_headers_are_checked(void **state)
         {"{\"a\":{}}", "field name"},
         {"{\"a\":[]}", "'{'"},
         {"{\"__metadata__\":{\"x\":{}}}", "a text"},
-        {"{} x", "end of the header"},
-        {"{\"a", "header ends"},
+        {"{} x", "the end"},
+        {"{\"a", "text ends"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         write_st("model.safetensors", bad[i].header, 8);
