@@ -19,7 +19,7 @@ enum {
     MAX_ALIGNMENT = 1 << 20,
     FIRST_READ = 1 << 20
 };
-static const uint64_t max_header = 512u << 20;
+static const uint64_t max_header = 128u << 20;
 
 /* A name as arguments of "%.*s", short enough to leave room for the rest of a message. */
 #define SHOW(s) (int)((s).n < 100 ? (s).n : 100), (s).p

@@ -12,7 +12,7 @@
 #include "runtime/model/safetensors.h"
 #include "runtime/model/shards.h"
 
-enum { SNIFF_BYTES = 256, MAX_CONFIG = 1 << 20 };
+enum { SNIFF_BYTES = 256, MAX_CONFIG = 512 << 10 };
 
 struct fl_source {
     fl_source_kind kind;

@@ -118,6 +118,7 @@ int fl_make_token(const fl_make *m, const char *text)
 
 int fl_make_mask_id(const fl_make *m)
 {
+    if (m->no_tokenizer) return m->n_vocab - 1;
     need(m->n_vocab > FIRST_SPECIAL + N_SPECIAL, "n_vocab must be at least 274");
     return FIRST_SPECIAL + N_SPECIAL;
 }
@@ -380,7 +381,7 @@ void fl_make_gguf(const fl_make *m, const char *path)
             put_str(&k, "general.architecture", m->arch);
             put_str(&k, "general.name", "made for a test");
             put_arch(&k, m);
-            put_tokenizer(&k, m);
+            if (!m->no_tokenizer) put_tokenizer(&k, m);
         }
         if (m->alignment) put_u32(&k, "general.alignment", (int)m->alignment);
         put_split(&k, m, f, n);
@@ -566,7 +567,7 @@ void fl_make_safetensors(const fl_make *m, const char *dir)
 {
     need(mkdir(dir, 0777) == 0 || errno == EEXIST, dir);
     write_config(m, dir);
-    write_tokenizer(dir);
+    if (!m->no_tokenizer) write_tokenizer(dir);
     int n;
     fl_make_tensor *t = fl_make_list(m, false, &n);
     fl_bytes map = {0};

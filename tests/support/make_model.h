@@ -24,9 +24,10 @@ typedef struct fl_make {
     int d_model, n_head, n_head_kv, head_dim, rot_dim;
     int gdn_k_heads, gdn_v_heads, gdn_dim, conv_kernel;
     int n_expert, top_k, d_ff, d_ff_shared, n_vocab, n_ctx;
-    bool tied;   /* no output matrix */
-    bool mtp;    /* one MTP block behind the layers */
-    bool no_bwd; /* clover_moe without the backward branch */
+    bool tied;         /* no output matrix */
+    bool mtp;          /* one MTP block behind the layers */
+    bool no_bwd;       /* clover_moe without the backward branch */
+    bool no_tokenizer; /* any n_vocab will do then; the mask id is the last one */
 
     /* GGUF. Matrices (2-D, 3-D, embedding and output) have `type` unless a name contains
      * mix[i].part: the first match counts. Norms, other vectors, router and conv are F32. */
