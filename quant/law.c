@@ -7,7 +7,7 @@
 #include "quant/blocks.h"
 #include "quant/format.h"
 
-bool fl_law_option_h = false;
+bool fl_law_option_h = true;
 
 static uint32_t magnitude_bits(float f)
 {
