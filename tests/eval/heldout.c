@@ -1,7 +1,9 @@
 /* clover-tiny on its held-out prompts: right answers in AR and block mode, in BF16 and Q4_K, and
  * tokens per forward pass in block mode.
  *
- *   heldout BF16_MODEL Q4_K_MODEL HELDOUT.jsonl [--show]
+ *   heldout BF16_MODEL Q4_K_MODEL HELDOUT.jsonl [--show] [--every K]
+ *
+ * --show prints wrong answers; --every takes each K-th prompt alone, for a first look.
  *
  * Greedy. An answer is right when what the user sees (behind the thinking, blanks at the ends
  * cut) equals the wanted text byte for byte. Every prompt must be what the program's own chat
@@ -52,12 +54,12 @@ static void count(tally *t, bool right, const fl_gen_result *r)
     t->seconds += r->decode_s;
 }
 
-static void one_run(int run, const char *path, const ev_set *set, bool show)
+static void one_run(int run, const char *path, const ev_set *set, bool show, int every)
 {
     ev_model m;
     const fl_engine_params p = fl_engine_defaults();
     ev_open(&m, path, &p);
-    for (int i = 0; i < set->n; i++) {
+    for (int i = 0; i < set->n; i += every) {
         const ev_prompt *q = &set->item[i];
         fl_gen_result r;
         char *text = ev_answer(&m, q->prompt, runs[run].mode, MAX_TOKENS, &r);
@@ -72,7 +74,7 @@ static void one_run(int run, const char *path, const ev_set *set, bool show)
         free(text);
     }
     ev_close(&m);
-    fprintf(stderr, "%s: %d of %d right\n", runs[run].name, total[run].right, set->n);
+    fprintf(stderr, "%s: %d of %d right\n", runs[run].name, total[run].right, total[run].n);
 }
 
 static double percent(const tally *t) { return t->n ? 100.0 * t->right / t->n : 0; }
@@ -111,15 +113,25 @@ static void target(bool met, const char *what, double value, double bound)
 
 int main(int argc, char **argv)
 {
-    const bool show = argc == 5 && strcmp(argv[4], "--show") == 0;
-    if (argc != 4 && !show) ev_die("usage: heldout BF16_MODEL Q4_K_MODEL HELDOUT.jsonl [--show]");
+    bool show = false;
+    int every = 1;
+    for (int i = 4; i < argc; i++) {
+        if (strcmp(argv[i], "--show") == 0)
+            show = true;
+        else if (strcmp(argv[i], "--every") == 0 && i + 1 < argc)
+            every = atoi(argv[++i]);
+        else
+            every = 0;
+    }
+    if (argc < 4 || every < 1)
+        ev_die("usage: heldout BF16_MODEL Q4_K_MODEL HELDOUT.jsonl [--show] [--every K]");
     ev_set set;
     ev_set_load(&set, argv[3]);
     const int unlike = ev_set_unlike_renderer(&set);
-    for (int r = 0; r < N_RUNS; r++) one_run(r, argv[1 + runs[r].q4], &set, show);
+    for (int r = 0; r < N_RUNS; r++) one_run(r, argv[1 + runs[r].q4], &set, show, every);
     print_table();
     const double ar = percent(&total[0]), block = percent(&total[1]), q4 = percent(&total[2]);
-    target(set.n >= MIN_PROMPTS, "held-out prompts", set.n, MIN_PROMPTS);
+    target(total[0].n >= MIN_PROMPTS, "held-out prompts", total[0].n, MIN_PROMPTS);
     target(unlike == 0, "prompts that render differently", unlike, 0);
     target(ar >= 95, "BF16, AR mode, % right", ar, 95);
     target(block >= ar - 3, "BF16, block mode, % right", block, ar - 3);
