@@ -47,7 +47,8 @@ TEST_TOOLS := $(patsubst %.c,$(B)/%,$(wildcard tests/tools/*.c))
 SUPPORT := $(patsubst %.c,$(B)/%.o,$(wildcard tests/support/*.c))
 FUZZ  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 REPLAY := $(FUZZ:%=$(B)/tests/fuzz/replay_%)
-EVAL  := $(patsubst %.c,$(B)/%,$(filter-out %/common.c,$(wildcard tests/eval/*.c)))
+EVAL_SHARED := tests/eval/common.c tests/eval/distributions.c
+EVAL  := $(patsubst %.c,$(B)/%,$(filter-out $(EVAL_SHARED),$(wildcard tests/eval/*.c)))
 BENCH := $(patsubst %.c,$(B)/%,$(wildcard bench/*.c))
 
 .PHONY: all demo eval-tiny test test-quick test-programs test-all test-peers bench fuzz check deps clean install
@@ -76,9 +77,9 @@ $(B)/tests/%: tests/%.c $(SUPPORT) $(LIB)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "LD $@")
 	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) -UNDEBUG $(ARCH) -o $@ $< $(SUPPORT) $(LIB) $(LDFLAGS) -lcmocka $(LDLIBS_BASE) $(LDLIBS)
-$(EVAL): $(B)/tests/eval/%: tests/eval/%.c $(B)/tests/eval/common.o $(LIB)
+$(EVAL): $(B)/tests/eval/%: tests/eval/%.c $(EVAL_SHARED:%.c=$(B)/%.o) $(LIB)
 	$(if $(V),,@echo "LD $@")
-	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -o $@ $< $(B)/tests/eval/common.o $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
+	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -o $@ $< $(EVAL_SHARED:%.c=$(B)/%.o) $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
 $(B)/tests/support/%.o: ALL_CFLAGS += -UNDEBUG
 $(B)/tests/fuzz/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay.c $(LIB)
 	@mkdir -p $(@D)

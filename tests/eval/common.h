@@ -42,6 +42,35 @@ char *ev_answer(ev_model *m, const char *prompt, fl_gen_mode mode, int64_t max_t
  * malloc'ed. */
 char *ev_visible(const char *text);
 
+/* ---- distributions of the next token (distributions.c) ---- */
+
+typedef struct ev_rows {
+    float *logits; /* [n][vocab] */
+    int64_t n, cap, vocab;
+} ev_rows;
+
+typedef struct ev_measured {
+    ev_rows causal; /* every position of the texts */
+    ev_rows block;  /* masked rows: half of a block's rows, chosen by a fixed hash */
+} ev_measured;
+
+/* Logits of `positions` rows of each kind over prompts and wanted answers. The same rows for every
+ * model with the same tokenizer. act_f32: float activations, else the law with option H or not.
+ * Keys and values in F32. */
+void ev_measure(ev_measured *out, const char *path, const ev_set *set, int64_t positions,
+                bool act_f32, bool h);
+void ev_forget(ev_measured *m);
+
+typedef struct ev_figure {
+    double kl;   /* mean KL(reference || other), nats */
+    double top1; /* % of rows with the same largest logit */
+} ev_figure;
+ev_figure ev_compare(const ev_rows *ref, const ev_rows *got);
+
+/* Runs the quantize command. */
+void ev_quantize(const char *in, const char *out, const char *type);
+uint64_t ev_hash(uint64_t x);
+
 _Noreturn __attribute__((format(printf, 1, 2))) void ev_die(const char *fmt, ...);
 void *ev_alloc(size_t n);
 

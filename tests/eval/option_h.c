@@ -21,33 +21,17 @@
 #include "runtime/tools/quantize.h"
 #include "tests/eval/common.h"
 
-enum { BLOCK_MAX = 64, N_OUTLIERS = 2 };
-
-static uint64_t hash(uint64_t x)
-{
-    x += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
+enum { N_OUTLIERS = 2 };
 
 /* ---- the copies ---- */
-
-static void quantize(const char *in, const char *out, const char *type)
-{
-    fl_err err = {0};
-    const char *args[2] = {in, out};
-    const fl_options o = {.command = "quantize", .args = args, .n_args = 2, .type = type};
-    if (fl_tool_quantize(&o, &err) != FL_OK) ev_die("%s", err.msg);
-}
 
 /* 1 or s: the factor of channel c in a group of channels ("blk.3.attn", "blk.3.ffn", ...). */
 static float factor(const char *group, int64_t c, int64_t n, float s)
 {
     uint64_t h = 0;
-    for (const char *p = group; *p; p++) h = hash(h ^ (uint64_t)(unsigned char)*p);
+    for (const char *p = group; *p; p++) h = ev_hash(h ^ (uint64_t)(unsigned char)*p);
     for (int k = 0; k < N_OUTLIERS; k++)
-        if (c == (int64_t)(hash(h + (uint64_t)k) % (uint64_t)n)) return s;
+        if (c == (int64_t)(ev_hash(h + (uint64_t)k) % (uint64_t)n)) return s;
     return 1.0f;
 }
 
@@ -148,150 +132,16 @@ static void write_outliers(const char *in, const char *out, float s)
     fl_source_close(&src);
 }
 
-/* ---- the distributions ---- */
-
-typedef struct rows {
-    float *logits; /* [n][vocab] */
-    int64_t n, cap, vocab;
-} rows;
-
-typedef struct measured {
-    rows causal, block;
-} measured;
-
-static void take_rows(rows *r, fl_engine *e, const int *row, int n)
-{
-    fl_err err = {0};
-    const float *l;
-    if (n > r->cap - r->n) n = (int)(r->cap - r->n);
-    if (n <= 0) return;
-    if (fl_forward_logits(e, row, n, &l, &err) != FL_OK) ev_die("%s", err.msg);
-    memcpy(r->logits + r->n * r->vocab, l, (size_t)n * (size_t)r->vocab * sizeof *l);
-    r->n += n;
-}
-
-/* Both kinds of rows of one text, block by block. */
-static void one_text(measured *out, const ev_model *m, const int32_t *ids, size_t n_ids,
-                     uint64_t key)
-{
-    fl_err err = {0};
-    fl_engine *e = m->engine;
-    const fl_clover *c = &m->model->index->clover;
-    const int block = e->params.block_size;
-    fl_state_reset(&e->state);
-    for (size_t at = 0; at < n_ids; at += (size_t)block) {
-        const int n = n_ids - at < (size_t)block ? (int)(n_ids - at) : block;
-        int32_t masked[BLOCK_MAX];
-        int row[BLOCK_MAX], n_masked = 0, n_clean = n;
-        for (int i = 0; i < n; i++) {
-            const bool mask = hash(key ^ hash(at + (size_t)i)) & 1;
-            masked[i] = mask ? c->mask_id : ids[at + (size_t)i];
-            if (mask && n_clean == n) n_clean = i;
-            if (mask) row[n_masked++] = i;
-        }
-        if (c->has_blocks && n_masked) {
-            if (fl_forward_denoise(e, masked, n, c->gdn_block_mode, n_clean, &err) != FL_OK)
-                ev_die("%s", err.msg);
-            take_rows(&out->block, e, row, n_masked);
-        }
-        if (fl_forward_clean(e, ids + at, n, &err) != FL_OK) ev_die("%s", err.msg);
-        for (int i = 0; i < n; i++) row[i] = i;
-        take_rows(&out->causal, e, row, n);
-    }
-}
-
-static void measure(measured *out, const char *path, const ev_set *set, int64_t positions,
-                    bool act_f32, bool h)
-{
-    fl_engine_params p = fl_engine_defaults();
-    ev_model m;
-    fl_law_option_h = h;
-    p.act_f32 = act_f32;
-    p.kv_type = FL_TYPE_F32;
-    ev_open(&m, path, &p);
-    if (m.engine->params.block_size > BLOCK_MAX) ev_die("blocks of more than %d rows", BLOCK_MAX);
-    rows *r[2] = {&out->causal, &out->block};
-    for (int i = 0; i < 2; i++) {
-        r[i]->vocab = m.model->index->hp.n_vocab;
-        r[i]->cap = positions;
-        r[i]->n = 0;
-        r[i]->logits = ev_alloc((size_t)positions * (size_t)r[i]->vocab * sizeof(float));
-    }
-    const int64_t need_blocks = m.model->index->clover.has_blocks ? positions : 0;
-    const int stride = 7; /* texts of every task */
-    for (int k = 0; k < set->n * stride; k++) {
-        if (out->causal.n >= positions && out->block.n >= need_blocks) break;
-        const int i = (int)((int64_t)k * stride % set->n);
-        size_t n = 0;
-        int32_t *ids = ev_encode(&m, set->item[i].whole, &n);
-        if ((int64_t)n > m.engine->params.n_ctx) n = (size_t)m.engine->params.n_ctx;
-        one_text(out, &m, ids, n, (uint64_t)i);
-        free(ids);
-    }
-    ev_close(&m);
-}
-
-static void forget(measured *m)
-{
-    free(m->causal.logits);
-    free(m->block.logits);
-}
-
-/* KL(p || q) of two rows of logits, in double. */
-static double divergence(const float *p, const float *q, int64_t n)
-{
-    double mp = -INFINITY, mq = -INFINITY, sp = 0, sq = 0, kl = 0;
-    for (int64_t i = 0; i < n; i++) {
-        mp = fmax(mp, (double)p[i]);
-        mq = fmax(mq, (double)q[i]);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        sp += exp((double)p[i] - mp);
-        sq += exp((double)q[i] - mq);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        const double lp = (double)p[i] - mp - log(sp), lq = (double)q[i] - mq - log(sq);
-        kl += exp(lp) * (lp - lq);
-    }
-    return kl;
-}
-
-static int64_t argmax(const float *v, int64_t n)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (v[i] > v[best]) best = i;
-    return best;
-}
-
-typedef struct figure {
-    double kl, top1;
-} figure;
-
-static figure compare(const rows *ref, const rows *got)
-{
-    figure f = {0, 0};
-    if (ref->n != got->n) ev_die("%lld rows against %lld", (long long)ref->n, (long long)got->n);
-    for (int64_t i = 0; i < ref->n; i++) {
-        const float *p = ref->logits + i * ref->vocab, *q = got->logits + i * ref->vocab;
-        f.kl += divergence(p, q, ref->vocab);
-        f.top1 += argmax(p, ref->vocab) == argmax(q, ref->vocab);
-    }
-    if (ref->n) {
-        f.kl /= (double)ref->n;
-        f.top1 *= 100.0 / (double)ref->n;
-    }
-    return f;
-}
+/* ---- the table ---- */
 
 static double log_sum_off, log_sum_on;
 static int n_log;
 
-static void print_line(const char *model, const char *kind, const rows *ref, const rows *off,
-                       const rows *on)
+static void print_line(const char *model, const char *kind, const ev_rows *ref, const ev_rows *off,
+                       const ev_rows *on)
 {
     if (ref->n == 0) return;
-    const figure a = compare(ref, off), b = compare(ref, on);
+    const ev_figure a = ev_compare(ref, off), b = ev_compare(ref, on);
     printf("| %s | %s | %lld | %.3e | %.3e | %.2f | %.2f %% | %.2f %% |\n", model, kind,
            (long long)ref->n, a.kl, b.kl, b.kl / a.kl, a.top1, b.top1);
     log_sum_off += log(a.kl);
@@ -301,29 +151,29 @@ static void print_line(const char *model, const char *kind, const rows *ref, con
 
 static void one_model(const char *label, const char *q4, const ev_set *set, int64_t positions)
 {
-    measured f32, off, on;
-    measure(&f32, q4, set, positions, true, false);
-    measure(&off, q4, set, positions, false, false);
-    measure(&on, q4, set, positions, false, true);
+    ev_measured f32, off, on;
+    ev_measure(&f32, q4, set, positions, true, false);
+    ev_measure(&off, q4, set, positions, false, false);
+    ev_measure(&on, q4, set, positions, false, true);
     print_line(label, "causal", &f32.causal, &off.causal, &on.causal);
     print_line(label, "block", &f32.block, &off.block, &on.block);
     fflush(stdout);
-    forget(&f32);
-    forget(&off);
-    forget(&on);
+    ev_forget(&f32);
+    ev_forget(&off);
+    ev_forget(&on);
 }
 
 /* Float weights, float activations: the copy computes what the model computes. */
 static void check_equal(const char *a, const char *b, const ev_set *set)
 {
-    measured x, y;
-    measure(&x, a, set, 64, true, false);
-    measure(&y, b, set, 64, true, false);
-    const figure c = compare(&x.causal, &y.causal), d = compare(&x.block, &y.block);
+    ev_measured x, y;
+    ev_measure(&x, a, set, 64, true, false);
+    ev_measure(&y, b, set, 64, true, false);
+    const ev_figure c = ev_compare(&x.causal, &y.causal), d = ev_compare(&x.block, &y.block);
     if (!(c.kl < 1e-9 && d.kl < 1e-9))
         ev_die("the copy with outlier channels is another model: KL %g and %g", c.kl, d.kl);
-    forget(&x);
-    forget(&y);
+    ev_forget(&x);
+    ev_forget(&y);
 }
 
 int main(int argc, char **argv)
@@ -336,7 +186,7 @@ int main(int argc, char **argv)
     snprintf(base, sizeof base, "%s/option_h-f32.gguf", argv[3]);
     snprintf(copy, sizeof copy, "%s/option_h-outliers.gguf", argv[3]);
     snprintf(q4, sizeof q4, "%s/option_h-q4.gguf", argv[3]);
-    quantize(argv[1], base, "f32");
+    ev_quantize(argv[1], base, "f32");
     printf("| model | pass | rows | KL, law | KL, law with H | ratio | same top 1 | with H |\n"
            "| --- | --- | --- | --- | --- | --- | --- | --- |\n");
     static const int scales[] = {1, 8, 32, 128};
@@ -347,7 +197,7 @@ int main(int argc, char **argv)
             check_equal(base, copy, &set);
             snprintf(label, sizeof label, "outliers x %d", scales[i]);
         }
-        quantize(scales[i] > 1 ? copy : base, q4, "q4_k");
+        ev_quantize(scales[i] > 1 ? copy : base, q4, "q4_k");
         one_model(label, q4, &set, positions);
     }
     printf("Geometric mean over the lines: %.3e without, %.3e with H\n", exp(log_sum_off / n_log),

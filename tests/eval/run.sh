@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Quantizes clover-tiny, then measures it: no held-out prompt is in the training set, right answers
 # and tokens per forward pass, the same text for every placement, threads and chunk.
-# usage: tests/eval/run.sh BUILD_DIR [all]      all: the figures for option H too (quant/FORMAT.md)
+# usage: tests/eval/run.sh BUILD_DIR [all]      all: the loss by rounding and the figures for
+#                                               option H too (quant/FORMAT.md)
 set -u
 b=$1
 model=tests/clover_tiny/model prompts=tests/clover_tiny/heldout.jsonl q4=build/clover-tiny-q4.gguf
@@ -18,6 +19,9 @@ step python3 tests/clover_tiny/check_heldout.py
 tail -n 1 "$b/quantize.log"
 step "$b/tests/eval/heldout" "$model" "$q4" "$prompts"
 step "$b/tests/eval/invariance" "$q4" "$prompts"
-[ "${2:-}" = all ] && step "$b/tests/eval/option_h" "$model" "$prompts" "$b"
+if [ "${2:-}" = all ]; then
+    step "$b/tests/eval/quant_loss" "$model" "$prompts" "$b" 2>/dev/null
+    step "$b/tests/eval/option_h" "$model" "$prompts" "$b" 2>/dev/null
+fi
 [ $failed -eq 0 ] && echo "every target is met"
 exit $failed
