@@ -2,7 +2,7 @@
 
 usage: compare_converter.py WORKDIR
 
-Every tensor of tiny-f32.gguf must be in our file with the same shape and values (value heads
+Every tensor of tiny-mtp-mixed.gguf must be in our file with the same shape and values (value heads
 permuted, norms + 1, ssm_a), every metadata key that llama.cpp needs with the same value, and
 llama.cpp must compute the golden logits from our file.
 """
@@ -71,7 +71,7 @@ def main(work):
     path = work / "converted.gguf"
     path.unlink(missing_ok=True)
     fourleaf.run("quantize", MODEL / "hf", path, "--arch", "qwen35moe", "--type", "f32")
-    ours, want = gguf.GGUFReader(path), gguf.GGUFReader(MODEL / "tiny-f32.gguf")
+    ours, want = gguf.GGUFReader(path), gguf.GGUFReader(MODEL / "tiny-mtp-mixed.gguf")
     bad = compare_tensors(ours, want) + compare_keys(ours, want)
     llama = Llama(path, 1024)
     ids, ref = np.load(MODEL / "ids_64.npy"), np.load(MODEL / "logits_64.npy")
