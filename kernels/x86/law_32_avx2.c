@@ -96,7 +96,7 @@ FL_INLINE __m128 b_four(const uint8_t *const row[4], int64_t ahead, const fl_act
         const uint8_t *w[4];
         for (int i = 0; i < 4; i++) {
             w[i] = row[i] + b * bytes;
-            fl_prefetch(w[i] + ahead, bytes);
+            fl_prefetch(row[0] + (4 * b + i) * bytes + ahead, bytes);
         }
         __m128 a = _mm_set1_ps(x->scale);
 #pragma GCC unroll 8

@@ -17,7 +17,8 @@ typedef struct fl_act_tile {
 } fl_act_tile;
 
 /* The two inner products of a type. `four`: outputs of four weight rows for one activation row;
- * `ahead` is the distance in bytes of the rows to prefetch. `rows`: outputs of one weight row for
+ * the rows follow each other, but for repeats of the last one, and `ahead` bytes behind them lies
+ * what to prefetch. `rows`: outputs of one weight row for
  * a tile of activation rows, each of n_blocks blocks; out has room for 4 * groups. Both are the
  * bits of fl_law_dot. */
 typedef struct fl_law_avx2 {

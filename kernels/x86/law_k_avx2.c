@@ -50,7 +50,7 @@ FL_INLINE __m128 k_four(const uint8_t *const row[4], int64_t ahead, const fl_act
         uint16_t halves[8];
         for (int i = 0; i < 4; i++) {
             const uint8_t *w = row[i] + b * bytes, *q = w + (five ? 48 : 16);
-            fl_prefetch(w + ahead, bytes);
+            fl_prefetch(row[0] + (4 * b + i) * bytes + ahead, bytes);
             memcpy(&halves[i], w, 2);
             memcpy(&halves[4 + i], w + 2, 2);
             __m256i sm = k_scales(w + 4), qh = five ? fl_load256(w + 16) : sm;

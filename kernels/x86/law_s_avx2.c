@@ -123,7 +123,7 @@ FL_INLINE __m128 s_four(const uint8_t *const row[4], int64_t ahead, const fl_act
             const uint8_t *w = row[i] + b * bytes;
             s_block v;
             __m256i mag[8];
-            fl_prefetch(w + ahead, bytes);
+            fl_prefetch(row[0] + (4 * b + i) * bytes + ahead, bytes);
             unpack(w, &v);
             halves[i] = v.d;
             for (int k = 0; k < 8; k++) mag[k] = _mm256_abs_epi8(v.q[k]);
