@@ -27,7 +27,9 @@ static void norm_heads(const gdn_run *r, float *c)
     }
 }
 
-/* decay = exp(a * softplus(alpha + dt)) and beta = sigmoid(beta), in place. */
+/* decay = E(a * softplus(alpha + dt)) and beta = sigmoid(beta), in place: the law's functions, so
+ * that a decay has the same bits on every machine. Where a decay is near 1 its argument is near 0,
+ * so its error stays that of one float rounding. */
 static void gates(const gdn_run *r, const float *a, const float *dt, float *alpha, float *beta)
 {
     for (int n = 0; n < r->p->hp->gdn_v_heads; n++) {
