@@ -279,8 +279,15 @@ static fl_status put_tokenizer(meta *m, fl_err *err)
     fl_tokenizer *t = NULL;
     fl_status st;
     FL_GO(fl_tokenizer_open(&t, m->ix->src, err));
+    const char *pre = fl_tokenizer_gguf_pre(t);
+    if (!pre) {
+        st = FL_FAIL(err, FL_E_UNSUPPORTED, 0,
+                     "%s: its pre-tokenizer has no name in GGUF; Qwen's was expected",
+                     fl_source_paths(m->ix->src)[0]);
+        goto out;
+    }
     text(m, "tokenizer.ggml.model", "gpt2");
-    text(m, "tokenizer.ggml.pre", "qwen35");
+    text(m, "tokenizer.ggml.pre", pre);
     FL_GO(put_vocabulary(m, t, err));
     put_special_ids(m, t);
     char dir[4096];

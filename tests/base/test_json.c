@@ -75,12 +75,40 @@ static void built_text_is_read_back(void **state)
     fl_json_free(&back);
 }
 
+/* Bare values, and strings that hold NUL. */
+static void any_value_parses_alone(void **state)
+{
+    (void)state;
+    fl_err err;
+    fl_json *j;
+    ASSERT_FAILS(fl_json_parse("7", 1, "n", &j, &err), FL_E_FORMAT, "n: ");
+    ASSERT_OK(fl_json_parse_any(" -7 ", 4, "n", &j, &err));
+    assert_int_equal(fl_json_int(j, 0), -7);
+    fl_json_free(&j);
+    ASSERT_OK(fl_json_parse_any("null", 4, "n", &j, &err));
+    assert_int_equal(fl_json_kind_of(j), FL_JSON_NULL);
+    fl_json_free(&j);
+    ASSERT_OK(fl_json_parse_any("\"a\\u0000b\"", 10, "n", &j, &err));
+    assert_int_equal(fl_json_str_len(j), 3);
+    fl_json_free(&j);
+    ASSERT_FAILS(fl_json_parse_any("7 8", 3, "n", &j, &err), FL_E_FORMAT, "n: ");
+    ASSERT_FAILS(fl_json_parse_any("", 0, "n", &j, &err), FL_E_FORMAT, "n: ");
+    ASSERT_FAILS(fl_json_parse_any("123456789012345678901", 21, "n", &j, &err), FL_E_FORMAT, "n: ");
+    assert_null(j);
+    j = fl_json_new_strn("a\0b", 3);
+    assert_memory_equal(fl_json_str(j, ""), "a\0b", 3);
+    assert_int_equal(fl_json_str_len(j), 3);
+    fl_json_free(&j);
+    assert_null(fl_json_new_strn("\xff", 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_read_by_kind),
         cmocka_unit_test(bad_text_names_line_and_column),
         cmocka_unit_test(built_text_is_read_back),
+        cmocka_unit_test(any_value_parses_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,6 +93,29 @@ static void test_argument_spelling(void **state)
     }
 }
 
+/* Reasoning of an earlier turn: dropped, or kept where 3.6 is asked to. */
+static void test_preserve_thinking(void **state)
+{
+    (void)state;
+    fl_json *m = json("[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+                      "\"content\":\"<think>\\nwhy\\n</think>\\n\\nb\"},"
+                      "{\"role\":\"user\",\"content\":\"c\"}]");
+    for (int k = 0; k < 4; k++) {
+        const fl_chat_params p = {
+            .messages = m, .enable_thinking = -1, .preserve_thinking = k & 1, .rules_35 = k & 2};
+        char *text;
+        size_t n;
+        ASSERT_OK(fl_chat_render(&p, &text, &n, &err));
+        assert_string_equal(
+            text, k == 1 ? "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\nwhy\n"
+                           "</think>\n\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
+                         : "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+                           "<|im_start|>user\nc<|im_end|>\n");
+        free(text);
+    }
+    fl_json_free(&m);
+}
+
 static void render_fails(const char *messages, const char *words)
 {
     fl_json *m = json(messages);
@@ -528,13 +551,21 @@ static void test_many_unfinished(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_36),         cmocka_unit_test(test_argument_spelling),
-        cmocka_unit_test(test_bad_messages),      cmocka_unit_test(test_simple),
-        cmocka_unit_test(test_float_repr),        cmocka_unit_test(test_python_json),
-        cmocka_unit_test(test_reasoning),         cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_call_in_reasoning), cmocka_unit_test(test_malformed_calls),
-        cmocka_unit_test(test_argument_types),    cmocka_unit_test(test_odd_bytes),
-        cmocka_unit_test(test_random_answers),    cmocka_unit_test(test_many_unfinished),
+        cmocka_unit_test(test_golden_36),
+        cmocka_unit_test(test_argument_spelling),
+        cmocka_unit_test(test_preserve_thinking),
+        cmocka_unit_test(test_bad_messages),
+        cmocka_unit_test(test_simple),
+        cmocka_unit_test(test_float_repr),
+        cmocka_unit_test(test_python_json),
+        cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_call_in_reasoning),
+        cmocka_unit_test(test_malformed_calls),
+        cmocka_unit_test(test_argument_types),
+        cmocka_unit_test(test_odd_bytes),
+        cmocka_unit_test(test_random_answers),
+        cmocka_unit_test(test_many_unfinished),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

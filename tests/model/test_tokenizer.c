@@ -92,6 +92,48 @@ static void test_vectors(void **state) { (void)state, golden(GOLD "qwen36_vector
 static void test_strings(void **state) { (void)state, golden(GOLD "qwen36_strings.bin", 20000); }
 static void test_invalid(void **state) { (void)state, golden(GOLD "qwen36_invalid.bin", 1000); }
 
+/* FNV-1a over ids as u32, the count in front: what clover_tiny_hashes.bin holds for each text. */
+static int count_wrong_hashes(const fl_tokenizer *t, const char *items, const uint8_t **hash)
+{
+    int bad = 0;
+    fl_gold_items g = fl_gold_items_load(items);
+    for (uint32_t i = 0; i < g.n; i++, *hash += 12) {
+        int32_t *ids;
+        size_t n;
+        uint64_t h = 0xCBF29CE484222325u, want;
+        ASSERT_OK(fl_tokenizer_encode(t, g.item[i].text, g.item[i].n, true, &ids, &n, &err));
+        for (size_t k = 0; k < n; k++) h = (h ^ (uint32_t)ids[k]) * 0x100000001B3u;
+        memcpy(&want, *hash + 4, sizeof want);
+        bad += n != golden_u32(*hash) || h != want;
+        free(ids);
+    }
+    fl_gold_items_free(&g);
+    return bad;
+}
+
+/* The tokenizer of the model that is shipped. */
+static void test_clover_tiny(void **state)
+{
+    (void)state;
+    fl_tokenizer *t;
+    size_t size = 0;
+    ASSERT_OK(fl_tokenizer_from_json(&t, "tests/clover_tiny/model/tokenizer.json", &err));
+    fl_gold_items g = fl_gold_items_load(GOLD "clover_tiny_strings.bin");
+    assert_true(g.n >= 500);
+    assert_int_equal(count_differences(t, &g), 0);
+    fl_gold_items_free(&g);
+    uint8_t *file = golden_slurp(GOLD "clover_tiny_hashes.bin", &size);
+    assert_non_null(file);
+    assert_true(golden_u32(file) >= 21000 && size == 4 + 12 * (size_t)golden_u32(file));
+    const uint8_t *hash = file + 4;
+    assert_int_equal(count_wrong_hashes(t, GOLD "qwen36_vectors.bin", &hash), 0);
+    assert_int_equal(count_wrong_hashes(t, GOLD "qwen36_strings.bin", &hash), 0);
+    assert_int_equal(count_wrong_hashes(t, GOLD "qwen36_invalid.bin", &hash), 0);
+    assert_ptr_equal(hash, file + size);
+    free(file);
+    fl_tokenizer_close(&t);
+}
+
 /* Lengths of pre-tokens in the normalised text, without any vocabulary. */
 static void test_golden_splits(void **state)
 {
@@ -718,6 +760,7 @@ int main(void)
         cmocka_unit_test(test_vectors),
         cmocka_unit_test(test_strings),
         cmocka_unit_test(test_invalid),
+        cmocka_unit_test(test_clover_tiny),
         cmocka_unit_test(test_golden_splits),
         cmocka_unit_test(test_splits_by_rule),
         cmocka_unit_test(test_normalisation),
