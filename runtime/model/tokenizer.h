@@ -16,7 +16,10 @@ typedef enum fl_token_kind { /* numbers of tokenizer.ggml.token_type */
                              FL_TOKEN_BYTE = 6
 } fl_token_kind;
 
-/* From GGUF metadata (tokenizer.ggml.*) or a tokenizer.json. */
+/* From GGUF metadata (tokenizer.ggml.*) or a tokenizer.json: a byte-level BPE, the pre-tokenizers
+ * of Qwen and GPT-2 (GGUF) or one regular expression (JSON). What would change ids and is not
+ * known is FL_E_UNSUPPORTED, a vocabulary that contradicts itself FL_E_FORMAT. Tokens have at most
+ * 1,024 bytes. The full Qwen3.6 vocabulary loads in 0.1 s (GGUF) or 0.5 s (JSON). */
 FL_CHECKED fl_status fl_tokenizer_from_gguf(fl_tokenizer **out, const fl_gguf *g, const char *path,
                                             fl_err *err);
 FL_CHECKED fl_status fl_tokenizer_from_json(fl_tokenizer **out, const char *path, fl_err *err);
@@ -38,19 +41,22 @@ fl_str fl_tokenizer_merge(const fl_tokenizer *t, size_t i); /* "left right" */
 /* What GGUF files call this pre-tokenizer (tokenizer.ggml.pre); NULL when they cannot say it. */
 const char *fl_tokenizer_gguf_pre(const fl_tokenizer *t);
 
-/* Any bytes; invalid UTF-8 is handled as documented in tokenizer.c. parse_added = 0 reads added
- * tokens in the text as plain text (user input that must not forge control tokens). *ids is
- * malloc'ed. */
+/* Any bytes, up to 512 MiB (else FL_E_ARG). Each maximal ill-formed part of the UTF-8 is read as
+ * U+FFFD, as Python's bytes.decode(errors="replace") gives it. parse_added = 0 reads added tokens
+ * in the text as plain text (user input that must not forge control tokens). Where the vocabulary
+ * lacks a byte, FL_E_UNSUPPORTED. *ids is malloc'ed, also when it is empty. Time n log n whatever
+ * the text. Ids equal those of Hugging Face's `tokenizers`: tests/model/test_tokenizer.c. */
 FL_CHECKED fl_status fl_tokenizer_encode(const fl_tokenizer *t, const char *text, size_t n,
                                          bool parse_added, int32_t **ids, size_t *n_ids,
                                          fl_err *err);
 /* Pre-token boundaries alone (tests): end offsets in the NFC text of one piece without added
- * tokens. */
+ * tokens. *ends is malloc'ed. */
 FL_CHECKED fl_status fl_tokenizer_split(const fl_tokenizer *t, const char *text, size_t n,
                                         size_t **ends, size_t *n_ends, fl_err *err);
 
 /* Streaming decode: give ids one by one, take only whole characters. An incomplete tail stays
- * inside until completed or flushed (then U+FFFD). */
+ * inside until completed or flushed (then U+FFFD), so does one cut by other bytes (U+FFFD). A
+ * hidden control token does not cut a character. */
 typedef struct fl_detok {
     const fl_tokenizer *t;
     char pending[8];
