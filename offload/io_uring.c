@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #include "offload/io_backend.h"
 
@@ -125,19 +126,24 @@ static int uring_queue(fl_io *io, int req)
     return -rc;
 }
 
+/* The kernel has no memory for a request now, or its completions wait to be taken. */
+static bool later(int rc) { return rc == -EAGAIN || rc == -EBUSY; }
+
 static int uring_reap(fl_io *io, fl_io_event *ev, int max, bool block)
 {
+    static const struct timespec nap = {.tv_nsec = 1000000};
     ring *g = io->impl;
     struct io_uring_cqe *c;
     int n = 0, rc;
     if (io_uring_sq_ready(&g->u)) {
         rc = io_uring_submit(&g->u);
-        if (rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != -EBUSY) return rc;
+        if (rc < 0 && !later(rc) && rc != -EINTR) return rc;
     }
-    if (block) {
-        do rc = io_uring_wait_cqe(&g->u, &c);
-        while (rc == -EINTR || rc == -EAGAIN);
-        if (rc < 0) return rc;
+    /* Submits again while it waits: what the kernel refused may be all that there is. */
+    while (block && io_uring_peek_cqe(&g->u, &c) != 0) {
+        rc = io_uring_submit_and_wait(&g->u, 1);
+        if (rc < 0 && !later(rc) && rc != -EINTR) return rc;
+        if (later(rc)) nanosleep(&nap, NULL);
     }
     while (n < max && io_uring_peek_cqe(&g->u, &c) == 0) {
         ev[n++] = (fl_io_event){.req = (int)io_uring_cqe_get_data64(c), .res = c->res};
