@@ -1,0 +1,293 @@
+/* The commands run, logits and plan, called as main.c calls them. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "runtime/base/file.h"
+#include "runtime/base/json.h"
+#include "runtime/tools/logits.h"
+#include "runtime/tools/plan.h"
+#include "runtime/tools/run.h"
+#include "tests/support/engine.h"
+#include "tests/support/make_model.h"
+#include "tests/support/npy.h"
+#include "tests/support/test.h"
+#include "tests/support/tmp.h"
+
+static char *dir, *clover, *base, *out, *captured;
+static fl_err err;
+
+static int setup(void **state)
+{
+    (void)state;
+    fl_make m = fl_make_tiny();
+    m.n_layer = m.interval = 2;
+    dir = fl_tmp_make();
+    base = fl_tmp_path(dir, "base.gguf");
+    clover = fl_tmp_path(dir, "clover.gguf");
+    out = fl_tmp_path(dir, "out.npy");
+    captured = fl_tmp_path(dir, "stdout");
+    fl_make_gguf(&m, base);
+    m.arch = "clover_moe";
+    fl_make_gguf(&m, clover);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    free(base);
+    free(clover);
+    free(out);
+    free(captured);
+    fl_tmp_remove(dir);
+    return 0;
+}
+
+/* Runs "fourleaf WORDS..." (single spaces between words; '~' stands for a space within one). */
+static fl_status call(fl_status (*tool)(const fl_options *, fl_err *), const char *words)
+{
+    char copy[1024], *argv[64];
+    int argc = 0;
+    fl_options o;
+    fl_err parse = {0};
+    snprintf(copy, sizeof(copy), "fourleaf %s", words);
+    for (char *p = strtok(copy, " "); p; p = strtok(NULL, " ")) argv[argc++] = p;
+    for (int i = 0; i < argc; i++)
+        for (char *p = argv[i]; *p; p++)
+            if (*p == '~') *p = ' ';
+    argv[argc] = NULL;
+    const fl_status st = fl_options_parse(&o, argc, argv, &parse);
+    if (st != FL_OK) fail_msg("%s", parse.msg);
+    return tool(&o, &err);
+}
+
+/* The same with standard output in a file; its text is malloc'ed. */
+static char *call_captured(fl_status (*tool)(const fl_options *, fl_err *), const char *words)
+{
+    char *text = NULL;
+    uint64_t n = 0;
+    fflush(stdout);
+    const int saved = dup(1);
+    FILE *f = fopen(captured, "wb");
+    assert_non_null(f);
+    assert_true(dup2(fileno(f), 1) == 1);
+    err = (fl_err){0};
+    const fl_status st = call(tool, words);
+    fflush(stdout);
+    dup2(saved, 1);
+    close(saved);
+    fclose(f);
+    if (st != FL_OK) fail_msg("%s: %s", words, err.msg);
+    ASSERT_OK(fl_file_load(captured, 1 << 20, &text, &n, &err));
+    return text;
+}
+
+static const char *words_of(const char *format, const char *model, const char *file)
+{
+    static char text[1024];
+    snprintf(text, sizeof(text), format, model, file);
+    return text;
+}
+
+/* ---- run ---- */
+
+static void run_streams_the_same_text_that_json_holds(void **state)
+{
+    (void)state;
+    char *plain = call_captured(
+        fl_tool_run,
+        words_of("run %s -p hello~there --max-tokens 12 --ignore-eos --threads 1", clover, ""));
+    char *text = call_captured(
+        fl_tool_run,
+        words_of("run %s -p hello~there --max-tokens 12 --ignore-eos --threads 1 --json", clover,
+                 ""));
+    fl_json *j = NULL;
+    ASSERT_OK(fl_json_parse(text, strlen(text), "stdout", &j, &err));
+    const char *answer = fl_json_str(fl_json_get(j, "text"), NULL);
+    assert_non_null(answer);
+    const size_t n = strlen(answer);
+    assert_memory_equal(plain, answer, n);
+    assert_string_equal(plain + n, n && answer[n - 1] == '\n' ? "" : "\n");
+    assert_int_equal(fl_json_int(fl_json_get(j, "tokens"), -1), 12);
+    assert_int_equal(fl_json_size(fl_json_get(j, "ids")), 12);
+    assert_string_equal(fl_json_str(fl_json_get(j, "finish"), ""), "length");
+    assert_string_equal(fl_json_str(fl_json_get(j, "mode"), ""), "ar");
+    const fl_json *x = fl_json_get(j, "experts");
+    assert_true(fl_json_int(fl_json_get(x, "acquired"), 0) > 0);
+    assert_int_equal(fl_json_int(fl_json_get(x, "read"), -1), 0);
+    assert_true(fl_json_int(fl_json_get(j, "device_peak"), 0) > 0);
+    fl_json_free(&j);
+    free(plain);
+    free(text);
+}
+
+static void run_takes_blocks_a_file_and_a_small_budget(void **state)
+{
+    (void)state;
+    char *file = fl_tmp_path(dir, "prompt.txt"), words[512];
+    fl_tmp_write(file, "count to ten", 12);
+    char *want = NULL;
+    for (int small = 0; small < 2; small++) {
+        /* All of it takes 0.7 MiB, 0.2 of them experts. */
+        snprintf(words, sizeof(words),
+                 "run %s -f %s --mode block --max-tokens 20 --ignore-eos --threads 1 --json --ctx "
+                 "128 --chunk 32 --threshold 0.05%s",
+                 clover, file, small ? " --vram 600K" : "");
+        char *text = call_captured(fl_tool_run, words);
+        fl_json *j = NULL;
+        ASSERT_OK(fl_json_parse(text, strlen(text), "stdout", &j, &err));
+        assert_string_equal(fl_json_str(fl_json_get(j, "mode"), ""), "block");
+        assert_true(fl_json_int(fl_json_get(j, "denoise_passes"), 0) > 0);
+        char *ids = fl_json_dump(fl_json_get(j, "ids"), 0);
+        if (small) {
+            assert_string_equal(ids, want);
+            assert_true(fl_json_int(fl_json_get(j, "device_peak"), 0) <= 600 << 10);
+            const fl_json *x = fl_json_get(j, "experts");
+            assert_true(fl_json_int(fl_json_get(x, "read"), 0) > 0);
+            free(ids);
+        } else {
+            want = ids;
+        }
+        fl_json_free(&j);
+        free(text);
+    }
+    free(want);
+    free(file);
+}
+
+static void run_names_what_is_wrong(void **state)
+{
+    (void)state;
+    ASSERT_FAILS(call(fl_tool_run, "run /nonexistent.gguf -p x"), FL_E_IO, "/nonexistent.gguf");
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -p x --mode block", base, "")),
+                 FL_E_UNSUPPORTED, "--mode ar");
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -p x -f y", base, "")), FL_E_ARG, "once");
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -f /nonexistent.txt", base, "")), FL_E_IO,
+                 "/nonexistent.txt");
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -p x --vram 1K", base, "")), FL_E_NOMEM,
+                 "--vram");
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -p x --ctx 9", base, "")), FL_E_ARG,
+                 "raise --ctx");
+}
+
+/* ---- logits ---- */
+
+static void logits_writes_what_the_forward_gives(void **state)
+{
+    (void)state;
+    const int32_t ids[] = {10, 20, 30, 40};
+    fl_engine_params p = fl_exact_params();
+    fl_loaded l = fl_load(base, &p);
+    float *want = fl_clean_logits(l.engine, ids, 4);
+    const int64_t vocab = l.model->index->hp.n_vocab;
+    ASSERT_OK(
+        call(fl_tool_logits,
+             words_of("logits %s --ids 10,20,30,40 --all --act f32 --kv f32 -o %s", base, out)));
+    fl_npy got = fl_npy_load(out);
+    assert_int_equal(got.rows, 4);
+    assert_int_equal(got.cols, vocab);
+    assert_memory_equal(got.f, want, (size_t)(4 * vocab) * sizeof(float));
+    fl_npy_free(&got);
+    ASSERT_OK(call(
+        fl_tool_logits,
+        words_of("logits %s --ids 10,20,30,40 --act f32 --kv f32 --chunk 3 -o %s", base, out)));
+    got = fl_npy_load(out);
+    assert_int_equal(got.rows, 1);
+    assert_memory_equal(got.f, want + 3 * vocab, (size_t)vocab * sizeof(float));
+    fl_npy_free(&got);
+    free(want);
+    fl_unload(&l);
+}
+
+static void logits_denoise_masks_the_positions_named(void **state)
+{
+    (void)state;
+    fl_engine_params p = fl_exact_params();
+    fl_loaded l = fl_load(clover, &p);
+    const int32_t mask = l.model->index->clover.mask_id;
+    const int64_t vocab = l.model->index->hp.n_vocab;
+    int32_t ids[40];
+    char list[256] = "";
+    for (int i = 0; i < 36; i++) {
+        ids[i] = 100 + i;
+        sprintf(list + strlen(list), "%s%d", i ? "," : "", ids[i]);
+    }
+    for (int i = 36; i < 40; i++) ids[i] = mask;
+    ids[33] = mask;
+    ASSERT_OK(fl_forward_clean(l.engine, ids, 32, &err));
+    float *want = fl_block_logits(l.engine, ids + 32, 8, FL_GDN_BIDIR);
+    char words[1024];
+    snprintf(words, sizeof(words), "logits %s --ids %s --denoise 33,36-39 --act f32 --kv f32 -o %s",
+             clover, list, out);
+    ASSERT_OK(call(fl_tool_logits, words));
+    fl_npy got = fl_npy_load(out);
+    assert_int_equal(got.rows, 8);
+    assert_memory_equal(got.f, want, (size_t)(8 * vocab) * sizeof(float));
+    fl_npy_free(&got);
+    free(want);
+    fl_unload(&l);
+}
+
+static void logits_names_what_is_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words, *expect;
+    } bad[] = {{"logits %s --ids 1,2", "-o FILE"},
+               {"logits %s -o %s", "either --ids"},
+               {"logits %s --ids 1 --text a -o %s", "either --ids"},
+               {"logits %s --ids 1,,2 -o %s", "--ids"},
+               {"logits %s --ids 1;2 -o %s", "comma"},
+               {"logits %s --ids 1,99999 -o %s", "vocabulary"},
+               {"logits %s --ids 1,2 --denoise 5 -o %s", "gap"},
+               {"logits %s --ids 1,2 --denoise 1-0 -o %s", "rise"},
+               {"logits %s --ids 1,2 --denoise 2,1 -o %s", "rise"},
+               {"logits %s --ids 1,2 --denoise x -o %s", "positions"},
+               {"logits %s --ids 1,2 --denoise 2- -o %s", "number"},
+               {"logits %s --ids 1,2 --denoise 0-40 -o %s", "a block has 32"}};
+    unlink(out);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        ASSERT_FAILS(call(fl_tool_logits, words_of(bad[i].words, clover, out)), FL_E_ARG,
+                     bad[i].expect);
+    ASSERT_FAILS(call(fl_tool_logits, words_of("logits %s --ids 1,2 --denoise 2 -o %s", base, out)),
+                 FL_E_UNSUPPORTED, "no mask");
+    /* A failure leaves no file, whole or half. */
+    assert_int_not_equal(access(out, F_OK), 0);
+}
+
+/* ---- plan ---- */
+
+static void plan_prints_what_a_load_takes(void **state)
+{
+    (void)state;
+    char *table = call_captured(fl_tool_plan, words_of("plan %s --ctx 128", clover, ""));
+    assert_non_null(strstr(table, "KV cache"));
+    free(table);
+    char *text = call_captured(fl_tool_plan, words_of("plan %s --ctx 128 --json", clover, ""));
+    fl_json *j = NULL;
+    ASSERT_OK(fl_json_parse(text, strlen(text), "stdout", &j, &err));
+    const int64_t bytes = fl_json_int(fl_json_get(fl_json_get(j, "device"), "bytes"), -1);
+    fl_engine_params p = fl_engine_defaults();
+    p.n_ctx = 128;
+    fl_loaded l = fl_load(clover, &p);
+    assert_true(fl_device_budget(l.engine->dev)->used == (uint64_t)bytes);
+    fl_unload(&l);
+    fl_json_free(&j);
+    free(text);
+    ASSERT_FAILS(call(fl_tool_plan, words_of("plan %s --vram 1K", clover, "")), FL_E_NOMEM,
+                 "--vram");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(run_streams_the_same_text_that_json_holds),
+        cmocka_unit_test(run_takes_blocks_a_file_and_a_small_budget),
+        cmocka_unit_test(run_names_what_is_wrong),
+        cmocka_unit_test(logits_writes_what_the_forward_gives),
+        cmocka_unit_test(logits_denoise_masks_the_positions_named),
+        cmocka_unit_test(logits_names_what_is_wrong),
+        cmocka_unit_test(plan_prints_what_a_load_takes),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
