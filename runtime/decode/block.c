@@ -6,15 +6,16 @@
 /* Block diffusion. A block starts as masks (after what the prompt gives of it). Each denoise pass
  * predicts all masked rows; those whose confidence reaches the threshold are committed, at least
  * the surest one. Committed rows are never revised, so the unmasked head of the block streams out
- * at once. A full block is run clean: that pass alone moves the sequence's state. */
+ * at once. A full block is run clean, in one pass with the first denoise pass of the next block:
+ * clean rows alone move the sequence's state. */
 
 typedef struct block_run {
     fl_generator *g;
     const fl_gen_config *c;
     fl_gen_result *out;
     int size;      /* rows of the block */
-    int n_given;   /* leading rows from the prompt */
     int n_emitted; /* rows given or already handed on */
+    bool pending;  /* g->done is a full block that no clean pass has run yet */
     bool over;
 } block_run;
 
@@ -23,14 +24,22 @@ static bool is_mask(const block_run *b, int row)
     return b->g->block[row] == b->c->clover.mask_id;
 }
 
-/* Masked rows into g->rows (the row whose logits predict each) and g->pos; the count. */
-static int list_masked(const block_run *b, int *target)
+static bool any_mask(const block_run *b)
+{
+    for (int i = b->n_emitted; i < b->size; i++)
+        if (is_mask(b, i)) return true;
+    return false;
+}
+
+/* Masked rows into target, the pass's rows whose logits predict them into g->rows (row0 = the
+ * block's first row in the pass), their positions into g->pos; the count. */
+static int list_masked(const block_run *b, int row0, int *target)
 {
     int n = 0;
     for (int i = 0; i < b->size; i++) {
         if (!is_mask(b, i)) continue;
         target[n] = i;
-        b->g->rows[n] = i - b->c->clover.pred_shift;
+        b->g->rows[n] = row0 + i - b->c->clover.pred_shift;
         b->g->pos[n] = b->g->engine->state.n + i;
         n++;
     }
@@ -60,6 +69,14 @@ static void emit_head(block_run *b)
         b->over = fl_loop_push(b->g, b->c, b->out, b->g->block[b->n_emitted++]);
 }
 
+static fl_status run_pending(block_run *b, fl_err *err)
+{
+    if (!b->pending) return FL_OK;
+    b->pending = false;
+    b->out->clean_passes++;
+    return fl_forward_clean(b->g->engine, b->g->done, b->size, err);
+}
+
 /* With shifted prediction the first row is predicted by the last clean row, before any pass. */
 static fl_status seed_first_row(block_run *b, fl_err *err)
 {
@@ -67,30 +84,43 @@ static fl_status seed_first_row(block_run *b, fl_err *err)
     const int h_last = -1;
     const float *logits = NULL;
     if (!b->c->clover.pred_shift || !is_mask(b, 0)) return FL_OK;
+    FL_TRY(run_pending(b, err));
     FL_TRY(fl_forward_logits(e, &h_last, 1, &logits, err));
     b->g->block[0] = fl_sampler_pick(b->g->sampler, logits, e->state.n, 0).token;
     emit_head(b);
     return FL_OK;
 }
 
+/* One pass over the block; *row0 gets the pass's row where the block begins. */
+static fl_status run_pass(block_run *b, int *row0, fl_err *err)
+{
+    fl_generator *g = b->g;
+    *row0 = 0;
+    b->out->denoise_passes++;
+    if (b->c->separate_commits) FL_TRY(run_pending(b, err));
+    if (!b->pending) return fl_forward_denoise(g->engine, g->block, b->size, &b->c->clover, err);
+    *row0 = b->size;
+    b->pending = false;
+    b->out->fused_passes++;
+    return fl_forward_fused(g->engine, g->done, b->size, g->block, b->size, &b->c->clover, err);
+}
+
 /* Passes until no mask is left or the text is over. */
 static fl_status fill_block(block_run *b, fl_err *err)
 {
     fl_generator *g = b->g;
-    fl_engine *e = g->engine;
-    const fl_clover *sw = &b->c->clover;
-    int target[256];
+    int target[FL_MAX_BLOCK];
     int passes = 0;
-    assert(b->size <= (int)(sizeof(target) / sizeof(target[0])));
     FL_TRY(seed_first_row(b, err));
-    for (int n; !b->over && (n = list_masked(b, target)) > 0; passes++) {
+    for (; !b->over && any_mask(b); passes++) {
         const float *logits = NULL;
+        int row0 = 0;
         assert(passes < b->size);
-        FL_TRY(fl_forward_denoise(e, g->block, b->size, sw->gdn_block_mode, b->n_emitted, err));
-        FL_TRY(fl_forward_logits(e, g->rows, n, &logits, err));
-        fl_sampler_pick_rows(g->sampler, e->exec.pool, logits, g->pos, n, g->picks);
+        FL_TRY(run_pass(b, &row0, err));
+        const int n = list_masked(b, row0, target);
+        FL_TRY(fl_forward_logits(g->engine, g->rows, n, &logits, err));
+        fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, n, g->picks);
         commit(b, target, n);
-        b->out->denoise_passes++;
         emit_head(b);
     }
     if (passes > b->out->max_passes) b->out->max_passes = passes;
@@ -117,19 +147,20 @@ fl_status fl_loop_block(fl_generator *g, const fl_gen_config *c, const int32_t *
     FL_TRY(check_room(g, start, n_prompt, b.size, err));
     FL_TRY(fl_loop_prefill(g, prompt, start, out, err));
 
-    b.n_given = (int)(n_prompt - start);
-    while (!b.over && e->state.n + b.size <= e->params.n_ctx) {
-        memcpy(g->block, prompt + start, (size_t)b.n_given * sizeof(*g->block));
-        for (int i = b.n_given; i < b.size; i++) g->block[i] = c->clover.mask_id;
-        b.n_emitted = b.n_given;
+    int n_given = (int)(n_prompt - start);
+    while (!b.over && start + b.size <= e->params.n_ctx) {
+        for (int i = 0; i < b.size; i++)
+            g->block[i] = i < n_given ? prompt[start + i] : c->clover.mask_id;
+        b.n_emitted = n_given;
         out->blocks++;
         FL_TRY(fill_block(&b, err));
-        /* No later block, no commit: the state at the block's start is what a next turn needs. */
-        if (b.over || e->state.n + 2 * b.size > e->params.n_ctx) break;
-        FL_TRY(fl_forward_clean(e, g->block, b.size, err));
-        out->clean_passes++;
-        b.n_given = 0;
+        memcpy(g->done, g->block, (size_t)b.size * sizeof(*g->done));
+        b.pending = true;
+        n_given = 0;
+        start += b.size;
     }
+    /* A block behind which none follows stays uncommitted: the state at its start is what a next
+     * turn needs. */
     if (!b.over) out->finish = FL_FINISH_CONTEXT;
     return FL_OK;
 }

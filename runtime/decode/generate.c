@@ -80,10 +80,11 @@ fl_status fl_generator_create(fl_generator **out, fl_engine *engine, fl_err *err
     g->engine = engine;
     g->ids = malloc((size_t)engine->params.n_ctx * sizeof(*g->ids));
     g->block = malloc(block * sizeof(*g->block));
+    g->done = malloc(block * sizeof(*g->done));
     g->rows = malloc(block * sizeof(*g->rows));
     g->pos = malloc(block * sizeof(*g->pos));
     g->picks = malloc(block * sizeof(*g->picks));
-    if (!g->ids || !g->block || !g->rows || !g->pos || !g->picks)
+    if (!g->ids || !g->block || !g->done || !g->rows || !g->pos || !g->picks)
         FL_GO(FL_FAIL(err, FL_E_NOMEM, 0, "generator: out of memory"));
     FL_GO(fl_sampler_create(&g->sampler, engine->model->index->hp.n_vocab,
                             fl_pool_threads(engine->exec.pool), err));
@@ -102,6 +103,7 @@ void fl_generator_destroy(fl_generator **gen)
     fl_sampler_destroy(&g->sampler);
     free(g->ids);
     free(g->block);
+    free(g->done);
     free(g->rows);
     free(g->pos);
     free(g->picks);

@@ -26,8 +26,10 @@ typedef struct fl_gen_config {
     int64_t max_tokens;      /* -1 = until something else ends it */
     const char *const *stop; /* stop strings: UTF-8, 1 to FL_MAX_STOP_BYTES bytes each */
     int n_stop;
-    bool ignore_eos;  /* the model's stop ids do not end the text */
-    fl_clover clover; /* block switches; block_size must not exceed the engine's */
+    bool ignore_eos;       /* the model's stop ids do not end the text */
+    bool separate_commits; /* run each commit and the next block's first pass as two passes: the
+                              same text, for comparison */
+    fl_clover clover;      /* block switches; block_size must not exceed the engine's */
     /* Text as it becomes final: whole characters, never a stop string or its part. Returning
      * false cancels. May be NULL. */
     bool (*on_text)(void *arg, const char *text, size_t n);
@@ -46,10 +48,11 @@ typedef struct fl_gen_result {
     const int32_t *ids; /* generated ids in order, the stop id included; the generator's memory */
     int64_t n_prompt, n_generated;
     int64_t prefill_passes; /* chunks of the prompt */
-    int64_t clean_passes;   /* after the prompt: AR steps or block commits */
-    int64_t denoise_passes;
-    int64_t blocks;                           /* begun */
-    int max_passes;                           /* most denoise passes of one block */
+    int64_t clean_passes;   /* after the prompt: AR steps or block commits on their own */
+    int64_t denoise_passes; /* block passes, the fused ones included */
+    int64_t fused_passes;   /* of these: with the commit of the block before in the same pass */
+    int64_t blocks;         /* begun */
+    int max_passes;         /* most denoise passes of one block */
     int64_t committed_at_threshold;           /* positions committed with confidence >= threshold */
     double prefill_s, decode_s, first_text_s; /* seconds; first_text_s from the start, 0 = none */
 } fl_gen_result;

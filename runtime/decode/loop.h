@@ -14,6 +14,7 @@ struct fl_generator {
     int64_t start_ns;
     /* one block, [block_size] each */
     int32_t *block;
+    int32_t *done; /* the block before it */
     int *rows;
     int64_t *pos;
     fl_pick *picks;

@@ -17,27 +17,27 @@ static void lay_attn(fl_attn_buffers *b, const fl_hparams *hp, int64_t rows, fl_
     const int64_t q = (int64_t)hp->n_head * hp->head_dim;
     const int64_t kv = (int64_t)hp->n_head_kv * hp->head_dim;
     b->qg = FL_TAKE(a, float, rows * 2 * q);
-    b->k = FL_TAKE(a, float, rows *kv);
-    b->v = FL_TAKE(a, float, rows *kv);
-    b->q = FL_TAKE(a, float, rows *q);
-    b->out = FL_TAKE(a, float, rows *q);
+    b->k = FL_TAKE(a, float, (rows * kv));
+    b->v = FL_TAKE(a, float, (rows * kv));
+    b->q = FL_TAKE(a, float, (rows * q));
+    b->out = FL_TAKE(a, float, (rows * q));
 }
 
 static void lay_gdn(fl_gdn_buffers *b, const fl_hparams *hp, const fl_buffers_shape *s, fl_arena *a)
 {
     const int64_t c = fl_hparams_channels(hp), nv = hp->gdn_v_heads, d = hp->gdn_dim;
     const int64_t rows = s->max_rows, block = s->max_block;
-    b->u = FL_TAKE(a, float, rows *c);
-    b->c = FL_TAKE(a, float, rows *c);
-    b->z = FL_TAKE(a, float, rows *nv *d);
-    b->o = FL_TAKE(a, float, rows *nv *d);
-    b->alpha = FL_TAKE(a, float, rows *nv);
-    b->beta = FL_TAKE(a, float, rows *nv);
-    b->bwd_c = FL_TAKE(a, float, block *c);
-    b->bwd_alpha = FL_TAKE(a, float, block *nv);
-    b->bwd_beta = FL_TAKE(a, float, block *nv);
-    b->worker_s = FL_TAKE(a, float, s->n_threads *d *d);
-    b->worker_r = FL_TAKE(a, float, s->n_threads *block *d);
+    b->u = FL_TAKE(a, float, (rows * c));
+    b->c = FL_TAKE(a, float, (rows * c));
+    b->z = FL_TAKE(a, float, (rows * nv * d));
+    b->o = FL_TAKE(a, float, (rows * nv * d));
+    b->alpha = FL_TAKE(a, float, (rows * nv));
+    b->beta = FL_TAKE(a, float, (rows * nv));
+    b->bwd_c = FL_TAKE(a, float, (block * c));
+    b->bwd_alpha = FL_TAKE(a, float, 2 * block * nv);
+    b->bwd_beta = FL_TAKE(a, float, 2 * block * nv);
+    b->worker_s = FL_TAKE(a, float, (s->n_threads * d * d));
+    b->worker_r = FL_TAKE(a, float, (s->n_threads * block * d));
 }
 
 static void lay_moe(fl_moe_buffers *b, const fl_hparams *hp, const fl_buffers_shape *s, fl_arena *a)
@@ -55,8 +55,10 @@ static void lay_moe(fl_moe_buffers *b, const fl_hparams *hp, const fl_buffers_sh
     b->pair_y = FL_TAKE(a, float, pairs * hp->d_model);
 }
 
-static void lay_route(fl_route_buffers *b, const fl_hparams *hp, int64_t rows, fl_arena *a)
+static void lay_route(fl_route_buffers *b, const fl_hparams *hp, const fl_buffers_shape *s,
+                      fl_arena *a)
 {
+    const int64_t rows = s->max_rows;
     b->expert = FL_TAKE(a, int32_t, rows * hp->top_k);
     b->weight = FL_TAKE(a, float, rows * hp->top_k);
     b->pair = FL_TAKE(a, int32_t, rows * hp->top_k);
@@ -65,6 +67,9 @@ static void lay_route(fl_route_buffers *b, const fl_hparams *hp, int64_t rows, f
     b->count = FL_TAKE(a, int32_t, hp->n_expert);
     b->order = FL_TAKE(a, int32_t, hp->n_expert);
     b->view = FL_TAKE(a, fl_expert_view, hp->n_expert);
+    b->pool_prob = FL_TAKE(a, float, (s->max_block * hp->n_expert));
+    b->pool_worth = FL_TAKE(a, float, hp->n_expert);
+    b->pool_in = FL_TAKE(a, bool, hp->n_expert);
 }
 
 /* Gives the three overlapping parts the same place: each is laid from the same mark, the arena
@@ -92,18 +97,18 @@ static void lay_out(fl_buffers *b, const fl_hparams *hp, const fl_buffers_shape 
     cols = max64(cols, hp->d_ff_shared);
     b->max_rows = t;
     b->max_block = r;
-    b->x = FL_TAKE(a, float, t *d);
-    b->xn = FL_TAKE(a, float, t *d);
-    b->y = FL_TAKE(a, float, t *d);
+    b->x = FL_TAKE(a, float, (t * d));
+    b->xn = FL_TAKE(a, float, (t * d));
+    b->y = FL_TAKE(a, float, (t * d));
     b->act = take_act(a, t, cols);
     b->rope_cos = FL_TAKE(a, float, t *(hp->rot_dim / 2));
     b->rope_sin = FL_TAKE(a, float, t *(hp->rot_dim / 2));
     b->rope_freq = FL_TAKE(a, double, hp->rot_dim / 2);
     b->gdn.ones = FL_TAKE(a, float, r);
     b->gdn.zeros = FL_TAKE(a, float, max64(r, fl_hparams_channels(hp)));
-    lay_route(&b->route, hp, t, a);
+    lay_route(&b->route, hp, s, a);
     lay_overlapping(b, hp, s, a);
-    b->head_x = FL_TAKE(a, float, r *d);
+    b->head_x = FL_TAKE(a, float, (r * d));
     b->head_q = take_act(a, r, d);
     b->logits = FL_TAKE(a, float, r * hp->n_vocab);
 }

@@ -23,7 +23,7 @@ typedef struct fl_gdn_buffers {
     float *alpha, *beta; /* [T][nv]: raw, then decay and beta in place */
     /* block passes only; R = block rows */
     float *bwd_c;                /* [R][C] */
-    float *bwd_alpha, *bwd_beta; /* [R][nv] */
+    float *bwd_alpha, *bwd_beta; /* [2 R][nv] */
     float *ones, *zeros;         /* [R], [C]: decay 1 and beta 0; the row past the block's edge */
     float *worker_s;             /* [threads][d][d] a state that is thrown away */
     float *worker_r;             /* [threads][R][d] a second read-out */
@@ -50,10 +50,13 @@ typedef struct fl_route_buffers {
     int32_t *first;         /* [n_expert + 1] first pair of the i-th expert of the union */
     int32_t *count, *order; /* [n_expert] */
     fl_expert_view *view;   /* [n_expert] */
+    float *pool_prob;       /* [R][n_expert] block rows' probabilities */
+    float *pool_worth;      /* [n_expert] */
+    bool *pool_in;          /* [n_expert] the block's shared experts */
 } fl_route_buffers;
 
 typedef struct fl_buffers {
-    int64_t max_rows;           /* T */
+    int64_t max_rows;           /* T, at least 2 R */
     int64_t max_block;          /* R */
     float *x;                   /* [T][d_model] residual stream */
     float *xn;                  /* [T][d_model] normed */

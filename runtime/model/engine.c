@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-enum { DEFAULT_CHUNK = 512, MAX_CHUNK = 8192, MAX_BLOCK = 256, IO_DEPTH = 32 };
+enum { DEFAULT_CHUNK = 512, MAX_CHUNK = 8192, IO_DEPTH = 32 };
 
 fl_engine_params fl_engine_defaults(void) { return (fl_engine_params){.kv_type = FL_TYPE_F16}; }
 
@@ -30,9 +30,9 @@ static fl_status resolve(fl_engine_params *p, const fl_index *ix, fl_err *err)
                        MAX_CHUNK);
     if (p->chunk > p->n_ctx) p->chunk = p->n_ctx;
     if (p->block_size == 0) p->block_size = ix->clover.block_size > 0 ? ix->clover.block_size : 32;
-    if (p->block_size < 1 || p->block_size > MAX_BLOCK)
+    if (p->block_size < 1 || p->block_size > FL_MAX_BLOCK)
         return FL_FAIL(err, FL_E_UNSUPPORTED, 0, "block size %d: expected 1 to %d rows",
-                       p->block_size, MAX_BLOCK);
+                       p->block_size, FL_MAX_BLOCK);
     if (p->kv_type != FL_TYPE_F16 && p->kv_type != FL_TYPE_F32)
         return FL_FAIL(err, FL_E_ARG, 0, "--kv: expected f16 or f32");
     return FL_OK;
@@ -42,7 +42,7 @@ static fl_buffers_shape buffers_shape(const fl_engine *e)
 {
     const fl_engine_params *p = &e->params;
     const fl_hparams *hp = &e->model->index->hp;
-    fl_buffers_shape s = {.max_rows = p->chunk > p->block_size ? p->chunk : p->block_size,
+    fl_buffers_shape s = {.max_rows = p->chunk > 2 * p->block_size ? p->chunk : 2 * p->block_size,
                           .max_block = p->block_size,
                           .n_threads = fl_pool_threads(e->exec.pool)};
     for (int i = 0; i < e->experts.n && !s.float_experts; i++)

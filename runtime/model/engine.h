@@ -23,8 +23,10 @@ typedef struct fl_engine_params {
     int threads;          /* 0 = physical cores */
     const char *cpu_tier; /* NULL = best */
     const char *io;       /* I/O backend, NULL = best */
-    int block_size;       /* rows of a block pass; 0 = the model's */
+    int block_size;       /* rows of a block pass, at most FL_MAX_BLOCK; 0 = the model's */
 } fl_engine_params;
+
+enum { FL_MAX_BLOCK = 256 };
 
 /* F16 cache, everything else "not given". */
 fl_engine_params fl_engine_defaults(void);

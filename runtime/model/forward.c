@@ -54,7 +54,8 @@ static void norm_rows(const fl_pass *p, const float *w)
     fl_pool_run(p->exec->pool, norm_task, &r, p->n_rows);
 }
 
-static fl_status embed_rows(const fl_engine *e, const int32_t *ids, int n, fl_err *err)
+/* Embeddings into buf.x from row `row` on. */
+static fl_status embed_rows(const fl_engine *e, const int32_t *ids, int n, int row, fl_err *err)
 {
     const fl_mat *m = &e->weights.embed;
     const fl_type_info *t = fl_type_get(m->type);
@@ -63,7 +64,7 @@ static fl_status embed_rows(const fl_engine *e, const int32_t *ids, int n, fl_er
         if (ids[i] < 0 || ids[i] >= m->rows)
             return FL_FAIL(err, FL_E_ARG, 0, "token id %d is outside the vocabulary of %lld",
                            ids[i], (long long)m->rows);
-        float *x = e->buf.x + i * m->cols;
+        float *x = e->buf.x + (row + i) * m->cols;
         t->dequantize((const uint8_t *)m->data + (uint64_t)ids[i] * row_bytes, x, m->cols);
         if (m->scale != 1.0f)
             for (int64_t j = 0; j < m->cols; j++) x[j] *= m->scale;
@@ -71,7 +72,8 @@ static fl_status embed_rows(const fl_engine *e, const int32_t *ids, int n, fl_er
     return FL_OK;
 }
 
-static fl_pass make_pass(fl_engine *e, int n_rows)
+/* n_write clean rows, then n_block rows of a block. */
+static fl_pass make_pass(fl_engine *e, int n_write, int n_block, const fl_clover *sw)
 {
     return (fl_pass){.exec = &e->exec,
                      .hp = &e->model->index->hp,
@@ -80,12 +82,16 @@ static fl_pass make_pass(fl_engine *e, int n_rows)
                      .store = e->store,
                      .buf = &e->buf,
                      .state = &e->state,
-                     .n_rows = n_rows};
+                     .n_write = n_write,
+                     .n_rows = n_write + n_block,
+                     .sw = sw};
 }
 
-static fl_status run_layers(fl_engine *e, const fl_pass *p, const int32_t *ids, fl_err *err)
+static fl_status run_layers(fl_engine *e, const fl_pass *p, const int32_t *clean,
+                            const int32_t *block, fl_err *err)
 {
-    FL_TRY(embed_rows(e, ids, p->n_rows, err));
+    FL_TRY(embed_rows(e, clean, p->n_write, 0, err));
+    FL_TRY(embed_rows(e, block, p->n_rows - p->n_write, p->n_write, err));
     fl_rope_prepare(p);
     for (int i = 0; i < p->hp->n_layer; i++) {
         const fl_layer_weights *w = &p->weights->layer[i];
@@ -114,40 +120,68 @@ static fl_status check_room(const fl_engine *e, int64_t n, fl_err *err)
     return FL_OK;
 }
 
+/* A pass with clean rows: the state moves, or is broken. */
+static fl_status run_writing(fl_engine *e, const fl_pass *p, const int32_t *clean,
+                             const int32_t *block, fl_err *err)
+{
+    const fl_status st = run_layers(e, p, clean, block, err);
+    e->state.broken = st != FL_OK;
+    if (st != FL_OK) return st;
+    e->state.n += p->n_write;
+    fl_forward_hidden(e, p->n_write - 1, e->state.h_last);
+    return FL_OK;
+}
+
 fl_status fl_forward_clean(fl_engine *e, const int32_t *ids, int64_t n, fl_err *err)
 {
     FL_TRY(check_room(e, n, err));
     for (int64_t done = 0; done < n;) {
         const int64_t rows = n - done < e->params.chunk ? n - done : e->params.chunk;
-        const fl_pass p = make_pass(e, (int)rows);
-        const fl_status st = run_layers(e, &p, ids + done, err);
-        if (st != FL_OK) {
-            e->state.broken = true;
-            return st;
-        }
-        e->state.n += rows;
+        const fl_pass p = make_pass(e, (int)rows, 0, NULL);
+        FL_TRY(run_writing(e, &p, ids + done, NULL, err));
         done += rows;
     }
-    fl_forward_hidden(e, e->n_rows - 1, e->state.h_last);
     return FL_OK;
 }
 
-fl_status fl_forward_denoise(fl_engine *e, const int32_t *ids, int n, fl_gdn_block_mode mode,
-                             int n_clean, fl_err *err)
+static fl_status check_block(const fl_engine *e, int n, const fl_clover *sw, fl_err *err)
 {
-    FL_TRY(check_room(e, n, err));
-    if (n > e->params.block_size)
-        return FL_FAIL(err, FL_E_ARG, 0, "a block pass takes at most %d rows, not %d",
+    if (n < 1 || n > e->params.block_size)
+        return FL_FAIL(err, FL_E_ARG, 0, "a block pass takes 1 to %d rows, not %d",
                        e->params.block_size, n);
-    if (mode == FL_GDN_BIDIR && !e->model->index->clover.has_bwd)
+    if (sw->gdn_block_mode == FL_GDN_BIDIR && !e->model->index->clover.has_bwd)
         return FL_FAIL(err, FL_E_ARG, 0,
                        "block mode bidir needs tensors that this model lacks; use --block-mode "
                        "blockend, mixed or causal");
-    fl_pass p = make_pass(e, n);
-    p.denoise = true;
-    p.mode = mode;
-    p.n_clean = n_clean;
-    return run_layers(e, &p, ids, err);
+    return FL_OK;
+}
+
+static int leading_rows(const int32_t *ids, int n, int32_t mask_id)
+{
+    int lead = 0;
+    while (lead < n && ids[lead] != mask_id) lead++;
+    return lead;
+}
+
+fl_status fl_forward_denoise(fl_engine *e, const int32_t *ids, int n, const fl_clover *sw,
+                             fl_err *err)
+{
+    FL_TRY(check_room(e, n, err));
+    FL_TRY(check_block(e, n, sw, err));
+    fl_pass p = make_pass(e, 0, n, sw);
+    p.n_lead = leading_rows(ids, n, sw->mask_id);
+    return run_layers(e, &p, NULL, ids, err);
+}
+
+fl_status fl_forward_fused(fl_engine *e, const int32_t *clean, int n_clean, const int32_t *block,
+                           int n, const fl_clover *sw, fl_err *err)
+{
+    FL_TRY(check_room(e, (int64_t)n_clean + n, err));
+    FL_TRY(check_block(e, n, sw, err));
+    FL_TRY(check_block(e, n_clean, sw, err));
+    fl_pass p = make_pass(e, n_clean, n, sw);
+    p.n_lead = leading_rows(block, n, sw->mask_id);
+    return run_writing(e, &p, clean, block, err);
 }
 
 void fl_forward_hidden(const fl_engine *e, int row, float *out)

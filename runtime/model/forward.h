@@ -14,10 +14,18 @@
 FL_CHECKED fl_status fl_forward_clean(fl_engine *e, const int32_t *ids, int64_t n, fl_err *err);
 
 /* Block pass over n <= block_size rows at positions state.n ..: every row sees all clean tokens
- * and all rows of the block. Writes nothing but scratch. n_clean: leading rows that are not
- * masks (read by FL_GDN_MIXED alone). FL_GDN_BIDIR without the extra tensors is FL_E_ARG. */
+ * and all rows of the block. Writes nothing but scratch. Of `sw` it reads the GDN block mode, the
+ * expert pool and the mask id (FL_GDN_MIXED: rows before the first mask read their own state).
+ * FL_GDN_BIDIR without the extra tensors is FL_E_ARG. */
 FL_CHECKED fl_status fl_forward_denoise(fl_engine *e, const int32_t *ids, int n,
-                                        fl_gdn_block_mode mode, int n_clean, fl_err *err);
+                                        const fl_clover *sw, fl_err *err);
+
+/* fl_forward_clean of n_clean rows, then fl_forward_denoise of n rows, in one pass: the same
+ * bits, each weight read once. n_clean <= block_size, n <= block_size. Hidden rows: the clean
+ * ones, then the block's (row i of the block is row n_clean + i). */
+FL_CHECKED fl_status fl_forward_fused(fl_engine *e, const int32_t *clean, int n_clean,
+                                      const int32_t *block, int n, const fl_clover *sw,
+                                      fl_err *err);
 
 /* Logits [n][n_vocab] of rows of the last pass (numbered within its last chunk), at most
  * block_size at once; row -1 is the state's h_last. The result lives in the engine until the

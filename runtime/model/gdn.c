@@ -3,9 +3,9 @@
 
 #include "runtime/model/layers.h"
 
-/* A Gated DeltaNet layer. Clean passes run the per-token recurrence in place and keep the last
- * three raw rows; block passes run it on a copy of the state that is thrown away, read out as
- * the block mode says. */
+/* A Gated DeltaNet layer. Clean rows run the per-token recurrence in place and leave the last
+ * three raw rows; block rows run it on a copy of the state that is thrown away, read out as the
+ * block mode says. */
 
 typedef struct gdn_run {
     const fl_pass *p;
@@ -54,21 +54,22 @@ static void row_task(void *arg, int t, int worker)
     r->p->exec->k.conv4_silu(row, r->w->conv, c, b->c + t * c);
     norm_heads(r, b->c + t * c);
     gates(r, r->w->a, r->w->dt, b->alpha + t * nv, b->beta + t * nv);
-    if (!r->bidir) return;
+    if (!r->bidir || t < r->p->n_write) return;
 
     /* The mirror image: tap 3 is this row, taps 2..0 the rows to its right, zeros past the edge. */
     for (int a = 0; a < 4; a++) {
         const int at = t + 3 - a;
         row[a] = at < r->p->n_rows ? b->u + at * c : b->zeros;
     }
-    r->p->exec->k.conv4_silu(row, r->w->bwd_conv, c, b->bwd_c + t * c);
-    norm_heads(r, b->bwd_c + t * c);
+    float *back = b->bwd_c + (t - r->p->n_write) * c;
+    r->p->exec->k.conv4_silu(row, r->w->bwd_conv, c, back);
+    norm_heads(r, back);
     gates(r, r->w->bwd_a, r->w->bwd_dt, b->bwd_alpha + t * nv, b->bwd_beta + t * nv);
 }
 
-/* The scan of value head n over the rows of `c`, whatever the direction. */
-static fl_gdn_args scan_args(const gdn_run *r, int n, float *s, const float *c, const float *decay,
-                             const float *beta, float *o, int64_t o_stride)
+/* The scan of value head n over n_rows rows of c. */
+static fl_gdn_args scan_args(const gdn_run *r, int n, float *s, int n_rows, const float *c,
+                             const float *decay, const float *beta)
 {
     const fl_hparams *hp = r->p->hp;
     const int nk = hp->gdn_k_heads, nv = hp->gdn_v_heads, d = hp->gdn_dim;
@@ -77,7 +78,7 @@ static fl_gdn_args scan_args(const gdn_run *r, int n, float *s, const float *c, 
     return (fl_gdn_args){.s = s,
                          .dk = d,
                          .dv = d,
-                         .n_rows = r->p->n_rows,
+                         .n_rows = n_rows,
                          .q = c + kh * d,
                          .k = c + (nk + kh) * d,
                          .v = c + (2 * nk + n) * d,
@@ -86,17 +87,27 @@ static fl_gdn_args scan_args(const gdn_run *r, int n, float *s, const float *c, 
                          .v_stride = stride,
                          .decay = decay + n,
                          .beta = beta + n,
-                         .gate_stride = nv,
-                         .o = o,
-                         .o_stride = o_stride};
+                         .gate_stride = nv};
 }
 
-/* Rows [from, n_rows) read the state s as it is: a strict scan with decay 1 and beta 0, which
- * leaves s alone and sums in the same order as every other read-out. */
+/* Forward scan over rows [t0, t1) of the pass, outputs to their rows of o. */
+static fl_gdn_args forward_args(const gdn_run *r, int n, float *s, int t0, int t1)
+{
+    const fl_gdn_buffers *b = &r->p->buf->gdn;
+    const int64_t d = r->p->hp->gdn_dim, nv = r->p->hp->gdn_v_heads;
+    fl_gdn_args a = scan_args(r, n, s, t1 - t0, b->c + t0 * r->p->state->n_channels,
+                              b->alpha + t0 * nv, b->beta + t0 * nv);
+    a.o = b->o + (t0 * nv + n) * d;
+    a.o_stride = nv * d;
+    return a;
+}
+
+/* Rows from `from` on of a finished scan read its state as it now is: a strict scan with decay 1
+ * and beta 0, which leaves the state alone and sums in the same order as every other read-out. */
 static void read_state(const gdn_run *r, fl_gdn_args a, int from)
 {
     const fl_gdn_buffers *b = &r->p->buf->gdn;
-    a.n_rows = r->p->n_rows - from;
+    a.n_rows -= from;
     a.q += from * a.q_stride;
     a.k += from * a.k_stride;
     a.v += from * a.v_stride;
@@ -108,24 +119,42 @@ static void read_state(const gdn_run *r, fl_gdn_args a, int from)
     if (a.n_rows > 0) r->p->exec->k.gdn_scan(&a);
 }
 
-/* o += mix * r, where r comes from the strict backward scan, which starts from nothing at the
- * block's right edge. */
+/* o += mix * r over the block, where r comes from the strict backward scan, which starts from
+ * nothing at the block's right edge. */
 static void add_backward(const gdn_run *r, int n, int worker)
 {
-    const fl_hparams *hp = r->p->hp;
-    const fl_gdn_buffers *b = &r->p->buf->gdn;
-    const int64_t d = hp->gdn_dim, nv = hp->gdn_v_heads;
+    const fl_pass *p = r->p;
+    const fl_gdn_buffers *b = &p->buf->gdn;
+    const int64_t d = p->hp->gdn_dim, nv = p->hp->gdn_v_heads;
+    const int t0 = p->n_write, rows = p->n_rows - t0;
     const float mix = r->w->bwd_mix[n];
     if (mix == 0.0f) return; /* the base layer, to the bit */
     float *s = b->worker_s + worker * d * d;
-    float *back = b->worker_r + worker * r->p->buf->max_block * d;
+    float *back = b->worker_r + worker * p->buf->max_block * d;
     memset(s, 0, (size_t)(d * d) * sizeof(float));
-    fl_gdn_args a = scan_args(r, n, s, b->bwd_c, b->bwd_alpha, b->bwd_beta, back, d);
+    fl_gdn_args a =
+        scan_args(r, n, s, rows, b->bwd_c, b->bwd_alpha + t0 * nv, b->bwd_beta + t0 * nv);
+    a.o = back;
+    a.o_stride = d;
     a.strict = 1;
     a.reverse = 1;
-    r->p->exec->k.gdn_scan(&a);
-    for (int t = 0; t < r->p->n_rows; t++)
-        r->p->exec->k.axpy(mix, back + t * d, d, b->o + (t * nv + n) * d);
+    p->exec->k.gdn_scan(&a);
+    for (int t = 0; t < rows; t++)
+        p->exec->k.axpy(mix, back + t * d, d, b->o + ((t0 + t) * nv + n) * d);
+}
+
+/* The block rows of value head n, from a copy of the state s. */
+static void block_rows(const gdn_run *r, int n, const float *s, int worker)
+{
+    const fl_pass *p = r->p;
+    const int64_t d = p->hp->gdn_dim;
+    float *copy = p->buf->gdn.worker_s + worker * d * d;
+    memcpy(copy, s, (size_t)(d * d) * sizeof(float));
+    const fl_gdn_args a = forward_args(r, n, copy, p->n_write, p->n_rows);
+    p->exec->k.gdn_scan(&a);
+    if (p->sw->gdn_block_mode == FL_GDN_BLOCKEND) read_state(r, a, 0);
+    if (p->sw->gdn_block_mode == FL_GDN_MIXED) read_state(r, a, p->n_lead);
+    if (r->bidir) add_backward(r, n, worker);
 }
 
 /* One value head over all rows: scan, read-out, gated norm. */
@@ -137,16 +166,11 @@ static void head_task(void *arg, int n, int worker)
     const fl_gdn_buffers *b = &p->buf->gdn;
     const int64_t d = hp->gdn_dim, nv = hp->gdn_v_heads;
     float *s = p->state->s[r->layer] + n * d * d;
-    if (p->denoise) {
-        float *copy = b->worker_s + worker * d * d;
-        memcpy(copy, s, (size_t)(d * d) * sizeof(float));
-        s = copy;
+    if (p->n_write > 0) {
+        const fl_gdn_args a = forward_args(r, n, s, 0, p->n_write);
+        p->exec->k.gdn_scan(&a);
     }
-    const fl_gdn_args a = scan_args(r, n, s, b->c, b->alpha, b->beta, b->o + n * d, nv * d);
-    p->exec->k.gdn_scan(&a);
-    if (p->denoise && p->mode == FL_GDN_BLOCKEND) read_state(r, a, 0);
-    if (p->denoise && p->mode == FL_GDN_MIXED) read_state(r, a, p->n_clean);
-    if (r->bidir) add_backward(r, n, worker);
+    if (p->n_rows > p->n_write) block_rows(r, n, s, worker);
 
     for (int t = 0; t < p->n_rows; t++) {
         float *o = b->o + (t * nv + n) * d;
@@ -155,14 +179,14 @@ static void head_task(void *arg, int n, int worker)
     }
 }
 
-/* The last three rows of (old tail, u), oldest first. */
+/* The last three rows of (old tail, clean rows of u), oldest first. */
 static void keep_tail(const fl_pass *p, int layer)
 {
     const int64_t c = p->state->n_channels;
     const size_t bytes = (size_t)c * sizeof(float);
     float *tail = p->state->tail[layer];
     for (int i = 0; i < 3; i++) {
-        const int at = p->n_rows - 3 + i; /* row of u; negative: row 3 + at of the old tail */
+        const int at = p->n_write - 3 + i; /* row of u; negative: row 3 + at of the old tail */
         memcpy(tail + i * c, at >= 0 ? p->buf->gdn.u + at * c : tail + (3 + at) * c, bytes);
     }
 }
@@ -173,7 +197,8 @@ fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err)
     const fl_hparams *hp = p->hp;
     fl_buffers *b = p->buf;
     const int64_t nv = hp->gdn_v_heads, v_dim = nv * hp->gdn_dim;
-    gdn_run r = {p, w, layer, p->denoise && p->mode == FL_GDN_BIDIR && w->has_bwd};
+    const bool block = p->n_rows > p->n_write;
+    gdn_run r = {p, w, layer, block && p->sw->gdn_block_mode == FL_GDN_BIDIR && w->has_bwd};
 
     fl_rows in = {.x = b->xn, .ld = hp->d_model, .cols = hp->d_model, .n = p->n_rows};
     const fl_linear_job proj[] = {{&w->qkv, b->gdn.u, p->state->n_channels},
@@ -189,7 +214,7 @@ fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err)
 
     fl_pool_run(p->exec->pool, row_task, &r, p->n_rows);
     fl_pool_run(p->exec->pool, head_task, &r, (int)nv);
-    if (!p->denoise) keep_tail(p, layer);
+    if (p->n_write > 0) keep_tail(p, layer);
 
     fl_rows mid = {.x = b->gdn.o, .ld = v_dim, .cols = v_dim, .n = p->n_rows};
     const fl_linear_job out = {&w->out, b->y, hp->d_model};

@@ -17,10 +17,12 @@ typedef struct fl_pass {
     fl_store *store;
     fl_buffers *buf;
     fl_state *state;
-    int n_rows;
-    bool denoise;           /* a block pass: all rows see each other, the state is only read */
-    fl_gdn_block_mode mode; /* block passes */
-    int n_clean;            /* FL_GDN_MIXED: leading rows that read their own state */
+    /* Rows [0, n_write) are clean: token-causal, and the state moves behind them. Rows
+     * [n_write, n_rows) are a block: they see all clean rows and each other, start from the state
+     * behind the clean ones and leave nothing. Either part may be empty. */
+    int n_write, n_rows;
+    const fl_clover *sw; /* block rows: GDN mode, expert pool; else NULL */
+    int n_lead;          /* leading block rows that are not masks (FL_GDN_MIXED) */
 } fl_pass;
 
 /* Angles of rows n .. n + n_rows - 1: computed in double, cosine and sine rounded to float. */

@@ -9,17 +9,21 @@
  * rows), combine in a fixed order. The union goes in parts when more experts stream than the
  * store has slots; which part an expert falls into changes nothing in its output. */
 
-enum { FFN_PIECE = 64, DOWN_PIECE = 128 };
+enum { FFN_PIECE = 64, DOWN_PIECE = 128, POOL_MASS_MIN = 16 };
+static const float POOL_MASS = 0.6f;
 
 /* ---- routing ---- */
 
-/* The top_k largest logits, ties to the lower index, in falling order; softmax over them. */
-static bool route_row(const float *logits, int n, int top_k, int32_t *expert, float *weight)
+/* The top_k largest logits (of the experts in `pool`, NULL = all), ties to the lower index, in
+ * falling order; softmax over them. False when a logit is not finite. */
+static bool route_row(const float *logits, int n, int top_k, const bool *pool, int32_t *expert,
+                      float *weight)
 {
     int got = 0;
     for (int e = 0; e < n; e++) {
         const float l = logits[e];
         if (!isfinite(l)) return false;
+        if (pool && !pool[e]) continue;
         if (got == top_k && l <= weight[got - 1]) continue;
         int at = got < top_k ? got++ : got - 1;
         for (; at > 0 && weight[at - 1] < l; at--) {
@@ -39,14 +43,82 @@ static bool route_row(const float *logits, int n, int top_k, int32_t *expert, fl
     return true;
 }
 
+/* Probabilities of all experts in a row, in place of its logits. */
+static void softmax_row(float *l, int n)
+{
+    float max = l[0], sum = 0.0f;
+    for (int e = 1; e < n; e++) max = l[e] > max ? l[e] : max;
+    for (int e = 0; e < n; e++) sum += l[e] = fl_law_exp(l[e] - max);
+    for (int e = 0; e < n; e++) l[e] /= sum;
+}
+
+/* What each expert is worth to the block: its largest probability in any row, or the sum of its
+ * probabilities in the rows that chose it. */
+static void pool_worth(const fl_pass *p, const float *prob, float *worth)
+{
+    const int n = p->hp->n_expert, k = p->hp->top_k;
+    const int rows = p->n_rows - p->n_write;
+    memset(worth, 0, (size_t)n * sizeof(*worth));
+    for (int t = 0; t < rows; t++) {
+        const float *row = prob + (int64_t)t * n;
+        if (p->sw->pool == FL_POOL_MAX) {
+            for (int e = 0; e < n; e++)
+                if (row[e] > worth[e]) worth[e] = row[e];
+        } else {
+            const int32_t *chosen = p->buf->route.expert + (p->n_write + t) * k;
+            for (int i = 0; i < k; i++) worth[chosen[i]] += row[chosen[i]];
+        }
+    }
+}
+
+/* Marks the pool in in[n]: the most valuable experts, lower index first on ties, until pool_c of
+ * them are taken, or (mode mass) more than POOL_MASS of the worth and POOL_MASS_MIN. Never fewer
+ * than a row needs. */
+static void pool_pick(const fl_clover *sw, const float *worth, int n, int top_k, bool *in)
+{
+    float total = 0.0f, sum = 0.0f;
+    const int least = sw->pool == FL_POOL_MASS ? POOL_MASS_MIN : sw->pool_c;
+    for (int e = 0; e < n; e++) {
+        total += worth[e];
+        in[e] = false;
+    }
+    for (int taken = 0; taken < n; taken++) {
+        const bool enough = sw->pool == FL_POOL_MAX || sum > POOL_MASS * total;
+        if (taken >= least && taken >= top_k && enough) return;
+        int best = -1;
+        for (int e = 0; e < n; e++)
+            if (!in[e] && (best < 0 || worth[e] > worth[best])) best = e;
+        in[best] = true;
+        sum += worth[best];
+    }
+}
+
+/* The block's rows choose again, each inside the experts that the whole block shares. */
+static void route_in_pool(const fl_pass *p)
+{
+    const int n = p->hp->n_expert, k = p->hp->top_k;
+    const fl_route_buffers *r = &p->buf->route;
+    const int rows = p->n_rows - p->n_write;
+    const float *logits = p->buf->moe.logits + (int64_t)p->n_write * n;
+    memcpy(r->pool_prob, logits, (size_t)(rows * n) * sizeof(*logits));
+    for (int t = 0; t < rows; t++) softmax_row(r->pool_prob + (int64_t)t * n, n);
+    pool_worth(p, r->pool_prob, r->pool_worth);
+    pool_pick(p->sw, r->pool_worth, n, k, r->pool_in);
+    for (int t = 0; t < rows; t++) {
+        const int64_t at = (int64_t)(p->n_write + t) * k;
+        route_row(logits + (int64_t)t * n, n, k, r->pool_in, r->expert + at, r->weight + at);
+    }
+}
+
 static fl_status route(const fl_pass *p, int layer, fl_err *err)
 {
     const int n = p->hp->n_expert, k = p->hp->top_k;
     const fl_route_buffers *r = &p->buf->route;
     for (int t = 0; t < p->n_rows; t++)
-        if (!route_row(p->buf->moe.logits + (int64_t)t * n, n, k, r->expert + t * k,
+        if (!route_row(p->buf->moe.logits + (int64_t)t * n, n, k, NULL, r->expert + t * k,
                        r->weight + t * k))
             return fl_pass_nan(layer, "router", err);
+    if (p->n_rows > p->n_write && p->sw->pool != FL_POOL_OFF) route_in_pool(p);
     return FL_OK;
 }
 

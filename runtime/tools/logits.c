@@ -124,7 +124,7 @@ static fl_status write_header(fl_outfile *f, int64_t rows, int64_t cols, fl_err 
 /* Rows [row0, row0 + n) of the last pass. */
 static fl_status write_rows(fl_outfile *f, fl_engine *e, int row0, int n, fl_err *err)
 {
-    int rows[256];
+    int rows[FL_MAX_BLOCK];
     const float *logits = NULL;
     for (int done = 0; done < n;) {
         const int take = n - done < e->params.block_size ? n - done : e->params.block_size;
@@ -156,19 +156,16 @@ static fl_status write_clean(fl_outfile *f, fl_engine *e, const id_list *ids, bo
 }
 
 static fl_status write_denoised(fl_outfile *f, fl_engine *e, const id_list *ids, int64_t first,
-                                fl_gdn_block_mode mode, fl_err *err)
+                                const fl_clover *sw, fl_err *err)
 {
     const int64_t start = first - first % e->params.block_size;
     const int64_t n = (int64_t)ids->n - start;
-    const int32_t mask = e->model->index->clover.mask_id;
-    int n_clean = 0;
     if (n > e->params.block_size)
         return FL_FAIL(err, FL_E_ARG, 0,
                        "--denoise: %lld rows from position %lld on; a block has %d", (long long)n,
                        (long long)start, e->params.block_size);
     if (start > 0) FL_TRY(fl_forward_clean(e, ids->p, start, err));
-    while (n_clean < n && ids->p[start + n_clean] != mask) n_clean++;
-    FL_TRY(fl_forward_denoise(e, ids->p + start, (int)n, mode, n_clean, err));
+    FL_TRY(fl_forward_denoise(e, ids->p + start, (int)n, sw, err));
     FL_TRY(write_header(f, n, e->weights.output.rows, err));
     return write_rows(f, e, 0, (int)n, err);
 }
@@ -195,7 +192,7 @@ fl_status fl_tool_logits(const fl_options *o, fl_err *err)
     }
     FL_GO(fl_outfile_open(&f, o->out, err));
     if (o->denoise)
-        FL_GO(write_denoised(f, engine, &ids, first, c.clover.gdn_block_mode, err));
+        FL_GO(write_denoised(f, engine, &ids, first, &c.clover, err));
     else
         FL_GO(write_clean(f, engine, &ids, o->all, err));
     st = fl_outfile_commit(&f, err);

@@ -147,9 +147,9 @@ static void print_stats(const fl_engine *e, const fl_gen_result *r)
             fl_finish_name(r->finish));
     fprintf(stderr,
             "passes: %" PRId64 " prefill, %" PRId64 " clean, %" PRId64 " denoise in %" PRId64
-            " blocks (at most %d each); %.2f tokens per pass\n",
+            " blocks (at most %d each, %" PRId64 " with a commit); %.2f tokens per pass\n",
             r->prefill_passes, r->clean_passes, r->denoise_passes, r->blocks, r->max_passes,
-            tokens_per_pass(r));
+            r->fused_passes, tokens_per_pass(r));
     fprintf(stderr,
             "experts: %" PRIu64 " asked for, %" PRIu64 " resident, %" PRIu64 " in slots, %" PRIu64
             " read (%s), waited %.3f s\n",
@@ -198,6 +198,7 @@ static fl_json *result_json(const fl_engine *e, const fl_gen_result *r, const te
     fl_json_set_int(j, "prefill_passes", r->prefill_passes);
     fl_json_set_int(j, "clean_passes", r->clean_passes);
     fl_json_set_int(j, "denoise_passes", r->denoise_passes);
+    fl_json_set_int(j, "fused_passes", r->fused_passes);
     fl_json_set_int(j, "blocks", r->blocks);
     fl_json_set_int(j, "max_passes", r->max_passes);
     fl_json_set_int(j, "committed_at_threshold", r->committed_at_threshold);

@@ -128,11 +128,11 @@ static void run_takes_blocks_a_file_and_a_small_budget(void **state)
     fl_tmp_write(file, "count to ten", 12);
     char *want = NULL;
     for (int small = 0; small < 2; small++) {
-        /* All of it takes 0.7 MiB, 0.2 of them experts. */
+        /* All of it takes 0.84 MiB, 0.2 of them experts. */
         snprintf(words, sizeof(words),
                  "run %s -f %s --mode block --max-tokens 20 --ignore-eos --threads 1 --json --ctx "
                  "128 --chunk 32 --threshold 0.05%s",
-                 clover, file, small ? " --vram 600K" : "");
+                 clover, file, small ? " --vram 720K" : "");
         char *text = call_captured(fl_tool_run, words);
         fl_json *j = NULL;
         ASSERT_OK(fl_json_parse(text, strlen(text), "stdout", &j, &err));
@@ -141,7 +141,7 @@ static void run_takes_blocks_a_file_and_a_small_budget(void **state)
         char *ids = fl_json_dump(fl_json_get(j, "ids"), 0);
         if (small) {
             assert_string_equal(ids, want);
-            assert_true(fl_json_int(fl_json_get(j, "device_peak"), 0) <= 600 << 10);
+            assert_true(fl_json_int(fl_json_get(j, "device_peak"), 0) <= 720 << 10);
             const fl_json *x = fl_json_get(j, "experts");
             assert_true(fl_json_int(fl_json_get(x, "read"), 0) > 0);
             free(ids);

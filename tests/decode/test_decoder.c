@@ -1,5 +1,5 @@
-/* What any decoder of this architecture must do, on random tiny weights: tests A1 to A11 of the
- * decoder's specification that concern AR and block diffusion. */
+/* What any decoder of this architecture must do, on random tiny weights: those of the decoder
+ * specification's tests A1 to A13 that concern AR and block diffusion. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -112,7 +112,9 @@ static void A1_denoise_leaves_the_state_alone(void **state)
         for (int mode = FL_GDN_CAUSAL; mode <= FL_GDN_BIDIR; mode++)
             for (int n = 1; n <= 32; n += 31) {
                 for (int r = 0; r < n; r++) block[r] = m.model->index->clover.mask_id;
-                ASSERT_OK(fl_forward_denoise(m.engine, block, n, (fl_gdn_block_mode)mode, 0, &err));
+                fl_clover sw = m.model->index->clover;
+                sw.gdn_block_mode = (fl_gdn_block_mode)mode;
+                ASSERT_OK(fl_forward_denoise(m.engine, block, n, &sw, &err));
                 assert_true(fl_state_hash(&m.engine->state) == before);
             }
     }
@@ -132,7 +134,7 @@ static void A2_state_after_commits_equals_a_fresh_prefill(void **state)
         c.max_tokens = 24 + 32 * (blocks - 1) + 5; /* ends inside the block after `blocks` ones */
         run(&c, ids, 40, &o);
         assert_int_equal(m.engine->state.n, 32 + 32 * blocks);
-        assert_int_equal(o.r.clean_passes, blocks);
+        assert_int_equal(o.r.clean_passes + o.r.fused_passes, blocks);
         const uint64_t got = fl_state_hash(&m.engine->state);
         memcpy(ids + 40, o.ids, sizeof(o.ids));
         const int64_t n = m.engine->state.n;
@@ -268,9 +270,10 @@ static void gdn_pass(fl_engine *e, const float *x, int n, bool reversed, bool de
                        .store = e->store,
                        .buf = &e->buf,
                        .state = &e->state,
+                       .n_write = denoise ? 0 : n,
                        .n_rows = n,
-                       .denoise = denoise,
-                       .mode = FL_GDN_BIDIR};
+                       .sw = &e->model->index->clover};
+    assert_int_equal(p.sw->gdn_block_mode, FL_GDN_BIDIR);
     for (int r = 0; r < n; r++)
         memcpy(e->buf.xn + r * d, x + (reversed ? n - 1 - r : r) * d, (size_t)d * sizeof(float));
     ASSERT_OK(fl_gdn_forward(&p, 0, &err));
@@ -304,6 +307,135 @@ static void A6_backward_states_equal_forward_states_over_the_reversed_block(void
         free(want);
     }
     fl_unload(&one);
+}
+
+/* ---- A9 ---- */
+
+static void A9_the_fused_pass_equals_two_passes(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    int32_t ids[96];
+    const size_t bytes = 32 * (size_t)m.model->index->hp.n_vocab * sizeof(float);
+    fill_prompt(ids, 96);
+    for (int i = 70; i < 96; i++) ids[i] = m.model->index->clover.mask_id;
+    for (int mode = FL_GDN_CAUSAL; mode <= FL_GDN_BIDIR; mode++)
+        for (int n_clean = 1; n_clean <= 32; n_clean += mode == FL_GDN_BIDIR ? 1 : 31) {
+            fl_clover sw = m.model->index->clover;
+            sw.gdn_block_mode = (fl_gdn_block_mode)mode;
+            sw.pool = n_clean % 2 ? FL_POOL_OFF : FL_POOL_MAX;
+            sw.pool_c = 2;
+            int rows[32];
+            const float *logits = NULL;
+            fl_state_reset(&m.engine->state);
+            ASSERT_OK(fl_forward_clean(m.engine, ids, 32, &err));
+            ASSERT_OK(fl_forward_clean(m.engine, ids + 32, n_clean, &err));
+            ASSERT_OK(fl_forward_denoise(m.engine, ids + 64, 32, &sw, &err));
+            for (int i = 0; i < 32; i++) rows[i] = i;
+            ASSERT_OK(fl_forward_logits(m.engine, rows, 32, &logits, &err));
+            float *want = malloc(bytes);
+            assert_non_null(want);
+            memcpy(want, logits, bytes);
+            const uint64_t hash = fl_state_hash(&m.engine->state);
+
+            fl_state_reset(&m.engine->state);
+            ASSERT_OK(fl_forward_clean(m.engine, ids, 32, &err));
+            ASSERT_OK(fl_forward_fused(m.engine, ids + 32, n_clean, ids + 64, 32, &sw, &err));
+            for (int i = 0; i < 32; i++) rows[i] = n_clean + i;
+            ASSERT_OK(fl_forward_logits(m.engine, rows, 32, &logits, &err));
+            assert_memory_equal(logits, want, bytes);
+            assert_true(fl_state_hash(&m.engine->state) == hash);
+            assert_int_equal(m.engine->state.n, 32 + n_clean);
+            free(want);
+        }
+}
+
+static void A9_generation_with_fused_passes_equals_generation_without(void **state)
+{
+    (void)state;
+    int32_t ids[41];
+    output fused = {0}, apart = {0};
+    fill_prompt(ids, 41);
+    for (int relative = 0; relative < 2; relative++) {
+        fl_gen_config c = base_config(FL_GEN_BLOCK);
+        c.clover.block_align = relative ? FL_ALIGN_RELATIVE : FL_ALIGN_ABSOLUTE;
+        c.max_tokens = 150;
+        run(&c, ids, 41, &fused);
+        c.separate_commits = true;
+        run(&c, ids, 41, &apart);
+        assert_int_equal(fused.r.n_generated, 150);
+        assert_memory_equal(fused.ids, apart.ids, 150 * sizeof(*fused.ids));
+        assert_int_equal(fused.r.clean_passes, 0);
+        assert_int_equal(apart.r.fused_passes, 0);
+        assert_int_equal(fused.r.fused_passes, apart.r.clean_passes);
+        assert_int_equal(fused.r.denoise_passes, apart.r.denoise_passes);
+    }
+}
+
+/* ---- A13 ---- */
+
+/* The last layer's choices of a block pass: all inside the pool; returns the pool's size. */
+static int check_pool(const fl_engine *e, int n_rows)
+{
+    const fl_hparams *hp = &e->model->index->hp;
+    const fl_route_buffers *r = &e->buf.route;
+    int size = 0;
+    for (int i = 0; i < hp->n_expert; i++) size += r->pool_in[i];
+    for (int i = 0; i < n_rows * hp->top_k; i++) assert_true(r->pool_in[r->expert[i]]);
+    return size;
+}
+
+static void A13_rows_of_a_block_share_a_pool_of_experts(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    char *file = fl_tmp_path(dir, "many.gguf");
+    fl_make make = fl_make_tiny();
+    make.arch = "clover_moe";
+    make.n_layer = make.interval = 2;
+    make.n_expert = 32;
+    make.top_k = 4;
+    fl_make_gguf(&make, file);
+    fl_engine_params p = fl_exact_params();
+    fl_loaded l = fl_load(file, &p);
+    fl_clover sw = l.model->index->clover;
+    int32_t block[32];
+    const size_t bytes = 32 * (size_t)l.model->index->hp.n_vocab * sizeof(float);
+    fill_prompt(block, 32);
+    ASSERT_OK(fl_forward_clean(l.engine, block, 32, &err));
+    l.model->index->clover.pool = FL_POOL_OFF;
+    float *off = fl_block_logits(l.engine, block, 32, FL_GDN_BIDIR);
+
+    sw.pool = FL_POOL_MAX;
+    for (sw.pool_c = 1; sw.pool_c <= 32; sw.pool_c += 3) {
+        ASSERT_OK(fl_forward_denoise(l.engine, block, 32, &sw, &err));
+        /* Never fewer than one row needs. */
+        assert_int_equal(check_pool(l.engine, 32), sw.pool_c < 4 ? 4 : sw.pool_c);
+    }
+    sw.pool = FL_POOL_MASS;
+    ASSERT_OK(fl_forward_denoise(l.engine, block, 32, &sw, &err));
+    const int size = check_pool(l.engine, 32);
+    assert_in_range(size, 16, 31);
+
+    /* A pool of all experts, and a pool over one row, change nothing. */
+    l.model->index->clover.pool = FL_POOL_MAX;
+    l.model->index->clover.pool_c = 32;
+    float *all = fl_block_logits(l.engine, block, 32, FL_GDN_BIDIR);
+    assert_memory_equal(all, off, bytes);
+    l.model->index->clover.pool_c = 4;
+    float *few = fl_block_logits(l.engine, block, 32, FL_GDN_BIDIR);
+    assert_memory_not_equal(few, off, bytes);
+    float *one = fl_block_logits(l.engine, block, 1, FL_GDN_BIDIR);
+    l.model->index->clover.pool = FL_POOL_OFF;
+    float *token = fl_block_logits(l.engine, block, 1, FL_GDN_BIDIR);
+    assert_memory_equal(one, token, bytes / 32);
+    free(off);
+    free(all);
+    free(few);
+    free(one);
+    free(token);
+    fl_unload(&l);
+    free(file);
 }
 
 /* ---- A10 ---- */
@@ -600,6 +732,9 @@ int main(void)
         cmocka_unit_test(A4_mixed_with_all_rows_clean_reads_the_states_of_a_clean_pass),
         cmocka_unit_test(A5_bidir_without_mix_equals_causal),
         cmocka_unit_test(A6_backward_states_equal_forward_states_over_the_reversed_block),
+        cmocka_unit_test(A9_the_fused_pass_equals_two_passes),
+        cmocka_unit_test(A9_generation_with_fused_passes_equals_generation_without),
+        cmocka_unit_test(A13_rows_of_a_block_share_a_pool_of_experts),
         cmocka_unit_test(A11_stop_ids_end_the_text_wherever_they_stand),
         cmocka_unit_test(A11_stop_strings_end_the_text_before_them_across_block_borders),
         cmocka_unit_test(A11_max_tokens_ends_it_inside_a_block),

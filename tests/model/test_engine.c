@@ -55,7 +55,7 @@ static void check_load(const fl_engine_params *p)
     assert_true(plan.device_bytes == l.engine->plan.device_bytes);
     assert_true(b->used == plan.device_bytes);
     ASSERT_OK(fl_forward_clean(l.engine, ids, 5, &err));
-    ASSERT_OK(fl_forward_denoise(l.engine, ids, 5, FL_GDN_BIDIR, 0, &err));
+    ASSERT_OK(fl_forward_denoise(l.engine, ids, 5, &l.model->index->clover, &err));
     assert_true(b->used == plan.device_bytes);
     assert_true(b->peak == plan.device_bytes);
     assert_true(b->peak <= b->cap);

@@ -294,6 +294,8 @@ static void impossible_requests_are_refused(void **state)
     fl_err err = {0};
     fl_engine_params p = fl_exact_params();
     int32_t ids[64] = {0};
+    const fl_clover causal = {.gdn_block_mode = FL_GDN_CAUSAL, .mask_id = -1};
+    const fl_clover bidir = {.gdn_block_mode = FL_GDN_BIDIR, .mask_id = -1};
     p.n_ctx = 40;
     fl_loaded l = fl_load("tests/golden/model/tiny-f32.gguf", &p);
     ids[1] = -1;
@@ -307,16 +309,13 @@ static void impossible_requests_are_refused(void **state)
     ASSERT_FAILS(fl_forward_clean(l.engine, ids, 0, &err), FL_E_ARG, "0 tokens");
     ASSERT_OK(fl_forward_clean(l.engine, ids, 30, &err));
     ASSERT_FAILS(fl_forward_clean(l.engine, ids, 11, &err), FL_E_ARG, "30 of 40");
-    ASSERT_FAILS(fl_forward_denoise(l.engine, ids, 11, FL_GDN_CAUSAL, 0, &err), FL_E_ARG,
-                 "30 of 40");
-    ASSERT_FAILS(fl_forward_denoise(l.engine, ids, 10, FL_GDN_BIDIR, 0, &err), FL_E_ARG,
-                 "block-mode");
-    ASSERT_OK(fl_forward_denoise(l.engine, ids, 10, FL_GDN_CAUSAL, 0, &err));
+    ASSERT_FAILS(fl_forward_denoise(l.engine, ids, 11, &causal, &err), FL_E_ARG, "30 of 40");
+    ASSERT_FAILS(fl_forward_denoise(l.engine, ids, 10, &bidir, &err), FL_E_ARG, "block-mode");
+    ASSERT_OK(fl_forward_denoise(l.engine, ids, 10, &causal, &err));
     fl_unload(&l);
     p.n_ctx = 0;
     l = fl_load("tests/golden/model/tiny-f32.gguf", &p);
-    ASSERT_FAILS(fl_forward_denoise(l.engine, ids, 33, FL_GDN_CAUSAL, 0, &err), FL_E_ARG,
-                 "at most 32");
+    ASSERT_FAILS(fl_forward_denoise(l.engine, ids, 33, &causal, &err), FL_E_ARG, "1 to 32");
     fl_unload(&l);
 }
 

@@ -63,11 +63,11 @@ float *fl_clean_logits(fl_engine *e, const int32_t *ids, int64_t n)
 float *fl_block_logits(fl_engine *e, const int32_t *ids, int n, fl_gdn_block_mode mode)
 {
     fl_err err = {0};
-    int n_clean = 0;
+    fl_clover sw = e->model->index->clover;
     float *out = malloc((size_t)(n * e->model->index->hp.n_vocab) * sizeof(float));
     assert_non_null(out);
-    while (n_clean < n && ids[n_clean] != e->model->index->clover.mask_id) n_clean++;
-    ASSERT_OK(fl_forward_denoise(e, ids, n, mode, n_clean, &err));
+    sw.gdn_block_mode = mode;
+    ASSERT_OK(fl_forward_denoise(e, ids, n, &sw, &err));
     copy_logits(e, n, out);
     return out;
 }
