@@ -73,8 +73,9 @@ static const option_row rows[] = {
     {"system", 0, K_TEXT, C_RUN, AT(system), 0, 0, NULL, "TEXT", "system message"},
     {"raw", 0, K_FLAG, C_RUN, AT(raw), 0, 0, NULL, NULL,
      "give the text to the model as it is, without the chat format"},
-    {"mode", 0, K_CHOICE, C_RUN, AT(mode), 0, 0, "auto|ar|block", "MODE",
-     "auto: block diffusion if the model's file says it is earned, else ar"},
+    {"mode", 0, K_CHOICE, C_RUN, AT(mode), 0, 0, "auto|ar|block|spec", "MODE",
+     "block: block diffusion; spec: the text of ar in fewer passes; auto: block if the file says "
+     "that it is earned, else spec on a model with masks, else ar"},
     {"think", 0, K_ONOFF, C_RUN, AT(think), 0, 0, NULL, "on|off", "thinking (default on)"},
     {"max-tokens", 0, K_INT, C_RUN, AT(max_tokens), 0, 131072, NULL, "N", "stop after N tokens"},
     {"stop", 0, K_STOP, C_RUN, AT(stop), 0, 0, NULL, "TEXT", "stop before TEXT; may be repeated"},

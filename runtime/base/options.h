@@ -28,7 +28,7 @@ typedef struct fl_options {
     bool help;
 
     /* decoding */
-    const char *mode;   /* --mode auto|ar|block; NULL = auto */
+    const char *mode;   /* --mode auto|ar|block|spec; NULL = auto */
     int think;          /* --think on|off: 1, 0, -1 not given */
     int64_t max_tokens; /* -1 not given */
     const char *stop[16];

@@ -80,13 +80,9 @@ static fl_status run_pending(block_run *b, fl_err *err)
 /* With shifted prediction the first row is predicted by the last clean row, before any pass. */
 static fl_status seed_first_row(block_run *b, fl_err *err)
 {
-    fl_engine *e = b->g->engine;
-    const int h_last = -1;
-    const float *logits = NULL;
     if (!b->c->clover.pred_shift || !is_mask(b, 0)) return FL_OK;
     FL_TRY(run_pending(b, err));
-    FL_TRY(fl_forward_logits(e, &h_last, 1, &logits, err));
-    b->g->block[0] = fl_sampler_pick(b->g->sampler, logits, e->state.n, 0).token;
+    FL_TRY(fl_loop_next(b->g, &b->g->block[0], err));
     emit_head(b);
     return FL_OK;
 }

@@ -15,6 +15,12 @@ int64_t fl_loop_now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+const char *fl_gen_mode_name(fl_gen_mode m)
+{
+    static const char *const name[] = {"auto", "ar", "block", "spec"};
+    return name[m];
+}
+
 const char *fl_finish_name(fl_finish f)
 {
     switch (f) {
@@ -38,7 +44,7 @@ void fl_gen_config_init(fl_gen_config *c, const fl_model *model)
 {
     const fl_gguf *g = fl_source_gguf(model->src);
     const fl_json *j = fl_source_generation_config(model->src);
-    *c = (fl_gen_config){.max_tokens = -1, .clover = model->index->clover};
+    *c = (fl_gen_config){.max_tokens = -1, .draft_min = 0.3f, .clover = model->index->clover};
     c->sampler.top_p = 1.0;
     if (g) {
         c->sampler.temp = gguf_num(g, "general.sampling.temp", 0.0);
@@ -114,21 +120,23 @@ void fl_generator_destroy(fl_generator **gen)
 /* ---- one generation ---- */
 
 /* Block mode is fixed before the first token and earned: auto takes it only when the model's own
- * verdict says so. */
-static fl_status choose_mode(const fl_gen_config *c, const fl_engine *e, fl_gen_result *out,
-                             fl_err *err)
+ * verdict says so. Speculation gives AR's text whatever the model's masks are worth. */
+static void choose_auto(const fl_gen_config *c, const fl_engine *e, fl_gen_result *out)
 {
-    out->mode = c->mode;
-    out->reason = "asked for";
-    if (c->mode == FL_GEN_AUTO) {
-        const bool earned = c->clover.has_blocks && c->clover.verdict == 1;
-        out->mode = earned ? FL_GEN_BLOCK : FL_GEN_AR;
-        out->reason = earned ? "the model's metadata says that its block mode is earned"
-                      : c->clover.has_blocks
-                          ? "the model's metadata does not say that its block mode is earned"
-                          : "the model knows no masks";
+    if (!c->clover.has_blocks) {
+        out->mode = FL_GEN_AR;
+        out->reason = "the model knows no masks";
+    } else if (c->clover.verdict == 1) {
+        out->mode = FL_GEN_BLOCK;
+        out->reason = "the model's metadata says that its block mode is earned";
+    } else {
+        out->mode = e->params.held_rows > 1 ? FL_GEN_SPEC : FL_GEN_AR;
+        out->reason = "the model's metadata does not say that its block mode is earned";
     }
-    if (out->mode != FL_GEN_BLOCK) return FL_OK;
+}
+
+static fl_status check_block(const fl_gen_config *c, const fl_engine *e, fl_err *err)
+{
     if (!c->clover.has_blocks || c->clover.mask_id < 0)
         return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
                        "--mode block: this model (%s) knows no mask token; use --mode ar",
@@ -145,6 +153,18 @@ static fl_status choose_mode(const fl_gen_config *c, const fl_engine *e, fl_gen_
     if (!(c->clover.threshold > 0.0f && c->clover.threshold <= 1.0f))
         return FL_FAIL(err, FL_E_ARG, 0, "--threshold %g: expected a value above 0, at most 1",
                        (double)c->clover.threshold);
+    return FL_OK;
+}
+
+static fl_status choose_mode(const fl_gen_config *c, const fl_engine *e, fl_gen_result *out,
+                             fl_err *err)
+{
+    out->mode = c->mode;
+    out->reason = "asked for";
+    if (c->mode == FL_GEN_AUTO) choose_auto(c, e, out);
+    if (out->mode == FL_GEN_BLOCK) return check_block(c, e, err);
+    if (out->mode == FL_GEN_SPEC && e->params.held_rows < 2)
+        return FL_FAIL(err, FL_E_ARG, 0, "speculation needs an engine opened with held_rows");
     return FL_OK;
 }
 
@@ -180,28 +200,51 @@ fl_status fl_loop_prefill(fl_generator *g, const int32_t *ids, int64_t n, fl_gen
     return FL_OK;
 }
 
+fl_status fl_loop_check_room(const fl_generator *g, int64_t n_prompt, fl_err *err)
+{
+    const int64_t n_ctx = g->engine->params.n_ctx;
+    if (n_prompt < n_ctx) return FL_OK;
+    return FL_FAIL(err, FL_E_ARG, 0,
+                   "the prompt has %lld tokens and the context %lld: no room for an answer; raise "
+                   "--ctx or shorten the prompt",
+                   (long long)n_prompt, (long long)n_ctx);
+}
+
+fl_status fl_loop_next(fl_generator *g, int32_t *token, fl_err *err)
+{
+    const int h_last = -1;
+    const float *logits = NULL;
+    FL_TRY(fl_forward_logits(g->engine, &h_last, 1, &logits, err));
+    *token = fl_sampler_pick(g->sampler, logits, g->engine->state.n, 0).token;
+    return FL_OK;
+}
+
 fl_status fl_loop_ar(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
                      int64_t n_prompt, fl_gen_result *out, fl_err *err)
 {
     fl_engine *e = g->engine;
-    const int h_last = -1;
-    if (n_prompt >= e->params.n_ctx)
-        return FL_FAIL(err, FL_E_ARG, 0,
-                       "the prompt has %lld tokens and the context %lld: no room for an answer; "
-                       "raise --ctx or shorten the prompt",
-                       (long long)n_prompt, (long long)e->params.n_ctx);
+    FL_TRY(fl_loop_check_room(g, n_prompt, err));
     FL_TRY(fl_loop_prefill(g, prompt, n_prompt, out, err));
     for (;;) {
-        const float *logits = NULL;
-        FL_TRY(fl_forward_logits(e, &h_last, 1, &logits, err));
-        const fl_pick pick = fl_sampler_pick(g->sampler, logits, e->state.n, 0);
-        if (fl_loop_push(g, c, out, pick.token)) return FL_OK;
+        int32_t token = 0;
+        FL_TRY(fl_loop_next(g, &token, err));
+        if (fl_loop_push(g, c, out, token)) return FL_OK;
         if (e->state.n + 1 >= e->params.n_ctx) break;
-        FL_TRY(fl_forward_clean(e, &pick.token, 1, err));
+        FL_TRY(fl_forward_clean(e, &token, 1, err));
         out->clean_passes++;
     }
     out->finish = FL_FINISH_CONTEXT;
     return FL_OK;
+}
+
+static fl_status run_loop(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
+                          int64_t n_prompt, fl_gen_result *out, fl_err *err)
+{
+    switch (out->mode) {
+    case FL_GEN_BLOCK: return fl_loop_block(g, c, prompt, n_prompt, out, err);
+    case FL_GEN_SPEC: return fl_loop_spec(g, c, prompt, n_prompt, out, err);
+    default: return fl_loop_ar(g, c, prompt, n_prompt, out, err);
+    }
 }
 
 fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
@@ -218,8 +261,7 @@ fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *pr
         out->finish = FL_FINISH_LENGTH;
         return FL_OK;
     }
-    FL_TRY(out->mode == FL_GEN_BLOCK ? fl_loop_block(g, c, prompt, n_prompt, out, err)
-                                     : fl_loop_ar(g, c, prompt, n_prompt, out, err));
+    FL_TRY(run_loop(g, c, prompt, n_prompt, out, err));
     if (out->finish != FL_FINISH_STOP_STRING) fl_emitter_flush(&g->emitter);
     out->decode_s = (double)(fl_loop_now_ns() - g->start_ns) * 1e-9 - out->prefill_s;
     return FL_OK;

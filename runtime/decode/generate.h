@@ -4,10 +4,12 @@
 #include "runtime/decode/sampler.h"
 #include "runtime/model/forward.h"
 
-/* Text generation: from prompt ids to streamed text, one token at a time (AR) or in blocks of
- * masks that are filled in several passes (block diffusion). */
+/* Text generation: from prompt ids to streamed text, one token at a time (AR), in blocks of masks
+ * that are filled in several passes (block diffusion), or by speculation, which drafts several
+ * tokens and keeps those that AR would have picked: AR's very text, in fewer passes. */
 
-typedef enum fl_gen_mode { FL_GEN_AUTO, FL_GEN_AR, FL_GEN_BLOCK } fl_gen_mode;
+typedef enum fl_gen_mode { FL_GEN_AUTO, FL_GEN_AR, FL_GEN_BLOCK, FL_GEN_SPEC } fl_gen_mode;
+const char *fl_gen_mode_name(fl_gen_mode m); /* "auto", "ar", "block", "spec" */
 
 typedef enum fl_finish {
     FL_FINISH_STOP,        /* a stop id */
@@ -27,6 +29,8 @@ typedef struct fl_gen_config {
     const char *const *stop; /* stop strings: UTF-8, 1 to FL_MAX_STOP_BYTES bytes each */
     int n_stop;
     bool ignore_eos;       /* the model's stop ids do not end the text */
+    float draft_min;       /* speculation: a draft ends before the first token below this
+                              confidence; 0.3 */
     bool separate_commits; /* run each commit and the next block's first pass as two passes: the
                               same text, for comparison */
     fl_clover clover;      /* block switches; block_size must not exceed the engine's */
@@ -47,12 +51,14 @@ typedef struct fl_gen_result {
     int32_t stop_id;    /* FL_FINISH_STOP: which; else -1 */
     const int32_t *ids; /* generated ids in order, the stop id included; the generator's memory */
     int64_t n_prompt, n_generated;
-    int64_t prefill_passes; /* chunks of the prompt */
-    int64_t clean_passes;   /* after the prompt: AR steps or block commits on their own */
-    int64_t denoise_passes; /* block passes, the fused ones included */
-    int64_t fused_passes;   /* of these: with the commit of the block before in the same pass */
-    int64_t blocks;         /* begun */
-    int max_passes;         /* most denoise passes of one block */
+    int64_t prefill_passes;    /* chunks of the prompt */
+    int64_t clean_passes;      /* after the prompt: AR steps or block commits on their own */
+    int64_t held_passes;       /* verifications of a draft */
+    int64_t drafted, accepted; /* tokens of those drafts, and how many were right */
+    int64_t denoise_passes;    /* block passes, the fused ones included */
+    int64_t fused_passes;      /* of these: with the commit of the block before in the same pass */
+    int64_t blocks;            /* begun */
+    int max_passes;            /* most denoise passes of one block */
     int64_t committed_at_threshold;           /* positions committed with confidence >= threshold */
     double prefill_s, decode_s, first_text_s; /* seconds; first_text_s from the start, 0 = none */
 } fl_gen_result;

@@ -76,7 +76,8 @@ static void attend_task(void *arg, int task, int worker)
                             .v = (const uint8_t *)st->v[r->layer] + (uint64_t)(kv * hd) * elem,
                             .kv_stride = st->kv_row,
                             .kv_type = st->kv_type,
-                            .n_keys = st->n + (t < r->p->n_write ? t + 1 : r->p->n_rows),
+                            .n_keys =
+                                st->n + (t < r->p->n_write || r->p->held ? t + 1 : r->p->n_rows),
                             .scale = 1.0f / sqrtf((float)hd),
                             .out = b->out + at};
     r->p->exec->k.attention(&a);

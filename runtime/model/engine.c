@@ -33,6 +33,9 @@ static fl_status resolve(fl_engine_params *p, const fl_index *ix, fl_err *err)
     if (p->block_size < 1 || p->block_size > FL_MAX_BLOCK)
         return FL_FAIL(err, FL_E_UNSUPPORTED, 0, "block size %d: expected 1 to %d rows",
                        p->block_size, FL_MAX_BLOCK);
+    if (p->held_rows < 0 || p->held_rows > p->block_size)
+        return FL_FAIL(err, FL_E_ARG, 0, "held passes of %d rows: expected 0 to %d", p->held_rows,
+                       p->block_size);
     if (p->kv_type != FL_TYPE_F16 && p->kv_type != FL_TYPE_F32)
         return FL_FAIL(err, FL_E_ARG, 0, "--kv: expected f16 or f32");
     return FL_OK;
@@ -59,23 +62,34 @@ static uint64_t source_bytes(const fl_source *src)
     return n;
 }
 
+static fl_state_shape state_shape(const fl_engine *e)
+{
+    return (fl_state_shape){
+        .n_ctx = e->params.n_ctx, .kv_type = e->params.kv_type, .held_rows = e->params.held_rows};
+}
+
+/* The plan's items, in the order of fl_engine.mem. */
+enum { ITEM_WEIGHTS, ITEM_KV, ITEM_GDN, ITEM_BUFFERS, ITEM_HELD, N_ITEMS };
+
 static fl_status make_plan(fl_engine *e, fl_err *err)
 {
     const fl_index *ix = e->model->index;
-    const fl_buffers_shape shape = buffers_shape(e);
-    uint64_t kv = 0, gdn = 0;
-    fl_state_bytes(ix, e->params.n_ctx, e->params.kv_type, &kv, &gdn);
-    const fl_plan_input in = {.device_cap = fl_device_budget(e->dev)->cap,
-                              .item = {{"dense weights", whole_pages(fl_weights_bytes(ix))},
-                                       {"KV cache", whole_pages(kv)},
-                                       {"GDN state", whole_pages(gdn)},
-                                       {"pass buffers", whole_pages(fl_buffers_bytes(ix, &shape))}},
-                              .n_items = 4,
-                              .n_layer = ix->hp.n_layer,
-                              .n_expert = ix->hp.n_expert,
-                              .top_k = ix->hp.top_k,
-                              .expert_bytes = e->experts.bytes,
-                              .file_bytes = source_bytes(ix->src)};
+    const fl_buffers_shape buffers = buffers_shape(e);
+    const fl_state_shape shape = state_shape(e);
+    const fl_state_sizes state = fl_state_measure(ix, &shape);
+    fl_plan_input in = {.device_cap = fl_device_budget(e->dev)->cap,
+                        .n_items = state.held > 0 ? N_ITEMS : ITEM_HELD,
+                        .n_layer = ix->hp.n_layer,
+                        .n_expert = ix->hp.n_expert,
+                        .top_k = ix->hp.top_k,
+                        .expert_bytes = e->experts.bytes,
+                        .file_bytes = source_bytes(ix->src)};
+    in.item[ITEM_WEIGHTS] = (fl_plan_item){"dense weights", whole_pages(fl_weights_bytes(ix))};
+    in.item[ITEM_KV] = (fl_plan_item){"KV cache", whole_pages(state.kv)};
+    in.item[ITEM_GDN] = (fl_plan_item){"GDN state", whole_pages(state.gdn)};
+    in.item[ITEM_BUFFERS] =
+        (fl_plan_item){"pass buffers", whole_pages(fl_buffers_bytes(ix, &buffers))};
+    in.item[ITEM_HELD] = (fl_plan_item){"rows under verification", whole_pages(state.held)};
     return fl_plan_make(&in, &e->plan, err);
 }
 
@@ -110,19 +124,20 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
 {
     const fl_index *ix = e->model->index;
     const fl_source *src = ix->src;
-    const fl_plan_item *item = e->plan.in.item;
-    const fl_buffers_shape shape = buffers_shape(e);
+    const fl_plan_input *plan = &e->plan.in;
+    const fl_buffers_shape buffers = buffers_shape(e);
+    const fl_state_shape shape = state_shape(e);
 
     FL_TRY(fl_io_open(&e->io, e->params.io, fl_source_paths(src), fl_source_n_files(src), IO_DEPTH,
                       err));
-    FL_TRY(fl_device_alloc(e->dev, item[0].bytes, item[0].name, &e->mem_weights, err));
-    FL_TRY(fl_device_alloc(e->dev, item[1].bytes, item[1].name, &e->mem_kv, err));
-    FL_TRY(fl_device_alloc(e->dev, item[2].bytes, item[2].name, &e->mem_gdn, err));
-    FL_TRY(fl_device_alloc(e->dev, item[3].bytes, item[3].name, &e->mem_buf, err));
-    FL_TRY(fl_weights_load(&e->weights, ix, e->dev, e->io, e->mem_weights, err));
-    FL_TRY(fl_state_init(&e->state, ix, e->params.n_ctx, e->params.kv_type, e->mem_kv, e->mem_gdn,
-                         err));
-    fl_buffers_init(&e->buf, ix, &shape, e->mem_buf);
+    for (int i = 0; i < plan->n_items; i++)
+        if (plan->item[i].bytes > 0)
+            FL_TRY(
+                fl_device_alloc(e->dev, plan->item[i].bytes, plan->item[i].name, &e->mem[i], err));
+    FL_TRY(fl_weights_load(&e->weights, ix, e->dev, e->io, e->mem[ITEM_WEIGHTS], err));
+    FL_TRY(fl_state_init(&e->state, ix, &shape, e->mem[ITEM_KV], e->mem[ITEM_GDN],
+                         e->mem[ITEM_HELD], err));
+    fl_buffers_init(&e->buf, ix, &buffers, e->mem[ITEM_BUFFERS]);
     return fl_store_create(&e->store, e->dev, e->io, &e->plan, e->experts.place, progress,
                            progress_arg, err);
 }
@@ -134,10 +149,8 @@ void fl_engine_close(fl_engine **engine)
     fl_store_destroy(&e->store);
     fl_state_fini(&e->state);
     fl_weights_free(&e->weights);
-    if (e->mem_buf) fl_device_free(e->dev, &e->mem_buf);
-    if (e->mem_gdn) fl_device_free(e->dev, &e->mem_gdn);
-    if (e->mem_kv) fl_device_free(e->dev, &e->mem_kv);
-    if (e->mem_weights) fl_device_free(e->dev, &e->mem_weights);
+    for (int i = N_ITEMS - 1; i >= 0; i--)
+        if (e->mem[i]) fl_device_free(e->dev, &e->mem[i]);
     fl_io_close(&e->io);
     fl_plan_free(&e->plan);
     fl_experts_free(&e->experts);

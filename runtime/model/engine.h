@@ -24,6 +24,7 @@ typedef struct fl_engine_params {
     const char *cpu_tier; /* NULL = best */
     const char *io;       /* I/O backend, NULL = best */
     int block_size;       /* rows of a block pass, at most FL_MAX_BLOCK; 0 = the model's */
+    int held_rows;        /* rows of a held pass (speculation), at most block_size; 0 = none */
 } fl_engine_params;
 
 enum { FL_MAX_BLOCK = 256 };
@@ -43,8 +44,8 @@ typedef struct fl_engine {
     fl_weights weights;
     fl_state state;
     fl_buffers buf;
-    void *mem_weights, *mem_kv, *mem_gdn, *mem_buf; /* device memory */
-    int n_rows; /* rows of the last pass, whose hidden rows are in buf.x */
+    void *mem[5]; /* device memory of the plan's items, in their order */
+    int n_rows;   /* rows of the last pass, whose hidden rows are in buf.x */
 } fl_engine;
 
 /* Resolves the parameters, opens the device and makes the plan; loads nothing. The only calls

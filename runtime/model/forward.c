@@ -90,6 +90,7 @@ static fl_pass make_pass(fl_engine *e, int n_write, int n_block, const fl_clover
 static fl_status run_layers(fl_engine *e, const fl_pass *p, const int32_t *clean,
                             const int32_t *block, fl_err *err)
 {
+    e->state.held.n = 0; /* its rows of the KV cache are overwritten */
     FL_TRY(embed_rows(e, clean, p->n_write, 0, err));
     FL_TRY(embed_rows(e, block, p->n_rows - p->n_write, p->n_write, err));
     fl_rope_prepare(p);
@@ -182,6 +183,34 @@ fl_status fl_forward_fused(fl_engine *e, const int32_t *clean, int n_clean, cons
     fl_pass p = make_pass(e, n_clean, n, sw);
     p.n_lead = leading_rows(block, n, sw->mask_id);
     return run_writing(e, &p, clean, block, err);
+}
+
+/* How held rows run: as a block that looks to the left only. */
+static const fl_clover held_switches = {.gdn_block_mode = FL_GDN_CAUSAL, .pool = FL_POOL_OFF};
+
+fl_status fl_forward_held(fl_engine *e, const int32_t *ids, int n, fl_err *err)
+{
+    FL_TRY(check_room(e, n, err));
+    if (n > e->params.held_rows)
+        return FL_FAIL(err, FL_E_ARG, 0, "a held pass takes at most %d rows, not %d",
+                       e->params.held_rows, n);
+    fl_pass p = make_pass(e, 0, n, &held_switches);
+    p.held = true;
+    FL_TRY(run_layers(e, &p, NULL, ids, err));
+    e->state.held.n = n;
+    return FL_OK;
+}
+
+void fl_forward_promote(fl_engine *e, int m)
+{
+    assert(m >= 1 && m <= e->state.held.n);
+    fl_pass p = make_pass(e, 0, m, &held_switches);
+    p.held = true;
+    for (int i = 0; i < p.hp->n_layer; i++)
+        if (!p.weights->layer[i].full_attention) fl_gdn_promote(&p, i);
+    e->state.n += m;
+    e->state.held.n = 0;
+    fl_forward_hidden(e, m - 1, e->state.h_last);
 }
 
 void fl_forward_hidden(const fl_engine *e, int row, float *out)

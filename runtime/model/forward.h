@@ -27,6 +27,13 @@ FL_CHECKED fl_status fl_forward_fused(fl_engine *e, const int32_t *clean, int n_
                                       const int32_t *block, int n, const fl_clover *sw,
                                       fl_err *err);
 
+/* A clean pass over n <= params.held_rows rows whose effect on the state waits: hidden rows and
+ * logits are those of fl_forward_clean, the state is untouched. */
+FL_CHECKED fl_status fl_forward_held(fl_engine *e, const int32_t *ids, int n, fl_err *err);
+/* The first m rows of the last pass, which was a held one, count: the state becomes, bit for bit,
+ * what fl_forward_clean of them leaves. Its hidden rows stay at hand. m >= 1. */
+void fl_forward_promote(fl_engine *e, int m);
+
 /* Logits [n][n_vocab] of rows of the last pass (numbered within its last chunk), at most
  * block_size at once; row -1 is the state's h_last. The result lives in the engine until the
  * next call. */

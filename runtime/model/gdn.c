@@ -12,7 +12,33 @@ typedef struct gdn_run {
     const fl_layer_weights *w;
     int layer;
     bool bidir;
+    /* All rows of the pass: the buffers', or those of state->held. */
+    float *u, *c;        /* [n_rows][C] raw, convolved */
+    float *decay, *beta; /* [n_rows][nv] */
 } gdn_run;
+
+static gdn_run make_run(const fl_pass *p, int layer)
+{
+    const fl_layer_weights *w = &p->weights->layer[layer];
+    const fl_gdn_buffers *b = &p->buf->gdn;
+    const fl_held *h = &p->state->held;
+    const bool block = p->n_rows > p->n_write;
+    gdn_run r = {.p = p,
+                 .w = w,
+                 .layer = layer,
+                 .bidir = block && p->sw->gdn_block_mode == FL_GDN_BIDIR && w->has_bwd,
+                 .u = b->u,
+                 .c = b->c,
+                 .decay = b->alpha,
+                 .beta = b->beta};
+    if (p->held) {
+        r.u = h->u[layer];
+        r.c = h->c[layer];
+        r.decay = h->decay[layer];
+        r.beta = h->beta[layer];
+    }
+    return r;
+}
 
 /* q and k heads of a convolved row to unit length; q also times 1/sqrt(d). */
 static void norm_heads(const gdn_run *r, float *c)
@@ -49,17 +75,17 @@ static void row_task(void *arg, int t, int worker)
     (void)worker;
     for (int a = 0; a < 4; a++) {
         const int at = t - 3 + a;
-        row[a] = at >= 0 ? b->u + at * c : r->p->state->tail[r->layer] + (3 + at) * c;
+        row[a] = at >= 0 ? r->u + at * c : r->p->state->tail[r->layer] + (3 + at) * c;
     }
-    r->p->exec->k.conv4_silu(row, r->w->conv, c, b->c + t * c);
-    norm_heads(r, b->c + t * c);
-    gates(r, r->w->a, r->w->dt, b->alpha + t * nv, b->beta + t * nv);
+    r->p->exec->k.conv4_silu(row, r->w->conv, c, r->c + t * c);
+    norm_heads(r, r->c + t * c);
+    gates(r, r->w->a, r->w->dt, r->decay + t * nv, r->beta + t * nv);
     if (!r->bidir || t < r->p->n_write) return;
 
     /* The mirror image: tap 3 is this row, taps 2..0 the rows to its right, zeros past the edge. */
     for (int a = 0; a < 4; a++) {
         const int at = t + 3 - a;
-        row[a] = at < r->p->n_rows ? b->u + at * c : b->zeros;
+        row[a] = at < r->p->n_rows ? r->u + at * c : b->zeros;
     }
     float *back = b->bwd_c + (t - r->p->n_write) * c;
     r->p->exec->k.conv4_silu(row, r->w->bwd_conv, c, back);
@@ -95,8 +121,8 @@ static fl_gdn_args forward_args(const gdn_run *r, int n, float *s, int t0, int t
 {
     const fl_gdn_buffers *b = &r->p->buf->gdn;
     const int64_t d = r->p->hp->gdn_dim, nv = r->p->hp->gdn_v_heads;
-    fl_gdn_args a = scan_args(r, n, s, t1 - t0, b->c + t0 * r->p->state->n_channels,
-                              b->alpha + t0 * nv, b->beta + t0 * nv);
+    fl_gdn_args a = scan_args(r, n, s, t1 - t0, r->c + t0 * r->p->state->n_channels,
+                              r->decay + t0 * nv, r->beta + t0 * nv);
     a.o = b->o + (t0 * nv + n) * d;
     a.o_stride = nv * d;
     return a;
@@ -179,16 +205,32 @@ static void head_task(void *arg, int n, int worker)
     }
 }
 
-/* The last three rows of (old tail, clean rows of u), oldest first. */
-static void keep_tail(const fl_pass *p, int layer)
+/* The last three rows of (old tail, the first n rows of u), oldest first. */
+static void keep_tail(const gdn_run *r, int n)
 {
-    const int64_t c = p->state->n_channels;
+    const int64_t c = r->p->state->n_channels;
     const size_t bytes = (size_t)c * sizeof(float);
-    float *tail = p->state->tail[layer];
+    float *tail = r->p->state->tail[r->layer];
     for (int i = 0; i < 3; i++) {
-        const int at = p->n_write - 3 + i; /* row of u; negative: row 3 + at of the old tail */
-        memcpy(tail + i * c, at >= 0 ? p->buf->gdn.u + at * c : tail + (3 + at) * c, bytes);
+        const int at = n - 3 + i; /* row of u; negative: row 3 + at of the old tail */
+        memcpy(tail + i * c, at >= 0 ? r->u + at * c : tail + (3 + at) * c, bytes);
     }
+}
+
+static void promote_task(void *arg, int n, int worker)
+{
+    const gdn_run *r = arg;
+    const int64_t d = r->p->hp->gdn_dim;
+    (void)worker;
+    const fl_gdn_args a = forward_args(r, n, r->p->state->s[r->layer] + n * d * d, 0, r->p->n_rows);
+    r->p->exec->k.gdn_scan(&a);
+}
+
+void fl_gdn_promote(const fl_pass *p, int layer)
+{
+    gdn_run r = make_run(p, layer);
+    fl_pool_run(p->exec->pool, promote_task, &r, p->hp->gdn_v_heads);
+    keep_tail(&r, p->n_rows);
 }
 
 fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err)
@@ -197,14 +239,13 @@ fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err)
     const fl_hparams *hp = p->hp;
     fl_buffers *b = p->buf;
     const int64_t nv = hp->gdn_v_heads, v_dim = nv * hp->gdn_dim;
-    const bool block = p->n_rows > p->n_write;
-    gdn_run r = {p, w, layer, block && p->sw->gdn_block_mode == FL_GDN_BIDIR && w->has_bwd};
+    gdn_run r = make_run(p, layer);
 
     fl_rows in = {.x = b->xn, .ld = hp->d_model, .cols = hp->d_model, .n = p->n_rows};
-    const fl_linear_job proj[] = {{&w->qkv, b->gdn.u, p->state->n_channels},
+    const fl_linear_job proj[] = {{&w->qkv, r.u, p->state->n_channels},
                                   {&w->z, b->gdn.z, v_dim},
-                                  {&w->alpha, b->gdn.alpha, nv},
-                                  {&w->beta, b->gdn.beta, nv},
+                                  {&w->alpha, r.decay, nv},
+                                  {&w->beta, r.beta, nv},
                                   {&w->bwd_alpha, b->gdn.bwd_alpha, nv},
                                   {&w->bwd_beta, b->gdn.bwd_beta, nv}};
     const int n_proj = r.bidir ? 6 : 4;
@@ -214,7 +255,7 @@ fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err)
 
     fl_pool_run(p->exec->pool, row_task, &r, p->n_rows);
     fl_pool_run(p->exec->pool, head_task, &r, (int)nv);
-    if (p->n_write > 0) keep_tail(p, layer);
+    if (p->n_write > 0) keep_tail(&r, p->n_write);
 
     fl_rows mid = {.x = b->gdn.o, .ld = v_dim, .cols = v_dim, .n = p->n_rows};
     const fl_linear_job out = {&w->out, b->y, hp->d_model};

@@ -22,6 +22,7 @@ typedef struct fl_pass {
      * behind the clean ones and leave nothing. Either part may be empty. */
     int n_write, n_rows;
     const fl_clover *sw; /* block rows: GDN mode, expert pool; else NULL */
+    bool held;           /* the block's rows are token-causal and go to state->held as well */
     int n_lead;          /* leading block rows that are not masks (FL_GDN_MIXED) */
 } fl_pass;
 
@@ -31,6 +32,9 @@ void fl_rope_prepare(const fl_pass *p);
 /* FL_E_NAN when an activation is not finite; `layer` is named. */
 FL_CHECKED fl_status fl_attention_forward(const fl_pass *p, int layer, fl_err *err);
 FL_CHECKED fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err);
+/* Moves a GDN layer's state over the first p->n_rows rows of the last held pass: the very
+ * recurrence that a clean pass over them runs. */
+void fl_gdn_promote(const fl_pass *p, int layer);
 /* Also forwards the store's failures; no lease is held afterwards. */
 FL_CHECKED fl_status fl_moe_forward(const fl_pass *p, int layer, fl_err *err);
 

@@ -6,65 +6,97 @@
 
 static uint64_t kv_elem_bytes(uint32_t kv_type) { return kv_type == FL_TYPE_F32 ? 4 : 2; }
 
-/* The one description of the layout: counting when the arenas have no base, and then `st` may
- * lack its tables. */
-static void lay_out(fl_state *st, const fl_index *ix, fl_arena *kv, fl_arena *gdn)
+typedef struct arenas {
+    fl_arena kv, gdn, held;
+} arenas;
+
+static void lay_out_gdn(fl_state *st, int layer, int64_t nv, arenas *a)
+{
+    fl_held *h = &st->held;
+    float *s = FL_TAKE(&a->gdn, float, st->s_elems);
+    float *tail = FL_TAKE(&a->gdn, float, 3 * st->n_channels);
+    float *u = FL_TAKE(&a->held, float, h->max_rows * st->n_channels);
+    float *c = FL_TAKE(&a->held, float, h->max_rows * st->n_channels);
+    float *decay = FL_TAKE(&a->held, float, h->max_rows *nv);
+    float *beta = FL_TAKE(&a->held, float, h->max_rows *nv);
+    if (!st->s) return; /* counting */
+    st->s[layer] = s;
+    st->tail[layer] = tail;
+    h->u[layer] = u;
+    h->c[layer] = c;
+    h->decay[layer] = decay;
+    h->beta[layer] = beta;
+}
+
+/* The one description of the layout: counting when the arenas have no base, and then `st` has
+ * no tables. */
+static void lay_out(fl_state *st, const fl_index *ix, arenas *a)
 {
     const fl_hparams *hp = &ix->hp;
     const uint64_t kv_bytes =
         (uint64_t)st->n_ctx * (uint64_t)st->kv_row * kv_elem_bytes(st->kv_type);
     for (int i = 0; i < hp->n_layer; i++) {
-        if (ix->layer[i].full_attention) {
-            void *k = fl_arena_take(kv, kv_bytes, 64);
-            void *v = fl_arena_take(kv, kv_bytes, 64);
-            if (st->k) st->k[i] = k, st->v[i] = v;
-        } else {
-            float *s = FL_TAKE(gdn, float, st->s_elems);
-            float *tail = FL_TAKE(gdn, float, 3 * st->n_channels);
-            if (st->s) st->s[i] = s, st->tail[i] = tail;
+        if (!ix->layer[i].full_attention) {
+            lay_out_gdn(st, i, hp->gdn_v_heads, a);
+            continue;
         }
+        void *k = fl_arena_take(&a->kv, kv_bytes, 64);
+        void *v = fl_arena_take(&a->kv, kv_bytes, 64);
+        if (!st->k) continue;
+        st->k[i] = k;
+        st->v[i] = v;
     }
-    st->h_last = FL_TAKE(gdn, float, hp->d_model);
+    st->h_last = FL_TAKE(&a->gdn, float, hp->d_model);
 }
 
-static void set_shape(fl_state *st, const fl_index *ix, int64_t n_ctx, uint32_t kv_type)
+static void set_shape(fl_state *st, const fl_index *ix, const fl_state_shape *shape)
 {
     const fl_hparams *hp = &ix->hp;
-    *st = (fl_state){.n_ctx = n_ctx,
-                     .kv_type = kv_type,
+    *st = (fl_state){.n_ctx = shape->n_ctx,
+                     .kv_type = shape->kv_type,
+                     .held.max_rows = shape->held_rows,
                      .kv_row = (int64_t)hp->n_head_kv * hp->head_dim,
                      .n_channels = fl_hparams_channels(hp),
                      .s_elems = (int64_t)hp->gdn_v_heads * hp->gdn_dim * hp->gdn_dim,
                      .n_layer = hp->n_layer};
 }
 
-void fl_state_bytes(const fl_index *ix, int64_t n_ctx, uint32_t kv_type, uint64_t *kv_bytes,
-                    uint64_t *gdn_bytes)
+fl_state_sizes fl_state_measure(const fl_index *ix, const fl_state_shape *shape)
 {
     fl_state st;
-    fl_arena kv = {0}, gdn = {0};
-    set_shape(&st, ix, n_ctx, kv_type);
-    lay_out(&st, ix, &kv, &gdn);
-    *kv_bytes = kv.used;
-    *gdn_bytes = gdn.used;
+    arenas a = {0};
+    set_shape(&st, ix, shape);
+    lay_out(&st, ix, &a);
+    return (fl_state_sizes){a.kv.used, a.gdn.used, a.held.used};
 }
 
-fl_status fl_state_init(fl_state *st, const fl_index *ix, int64_t n_ctx, uint32_t kv_type,
-                        void *kv_memory, void *gdn_memory, fl_err *err)
+/* The per-layer tables, all in one piece that k begins. */
+static bool make_tables(fl_state *st)
 {
-    fl_arena kv = {.base = kv_memory}, gdn = {.base = gdn_memory};
-    const size_t n = (size_t)ix->hp.n_layer;
-    fl_state_bytes(ix, n_ctx, kv_type, &kv.size, &gdn.size);
-    set_shape(st, ix, n_ctx, kv_type);
-    st->k = calloc(n, sizeof(*st->k));
-    st->v = calloc(n, sizeof(*st->v));
-    st->s = calloc(n, sizeof(*st->s));
-    st->tail = calloc(n, sizeof(*st->tail));
-    if (!st->k || !st->v || !st->s || !st->tail) {
-        fl_state_fini(st);
-        return FL_FAIL(err, FL_E_NOMEM, 0, "sequence state: out of memory");
-    }
-    lay_out(st, ix, &kv, &gdn);
+    enum { N_TABLES = 8 };
+    const size_t n = (size_t)st->n_layer;
+    void **all = calloc(N_TABLES * n, sizeof(*all));
+    if (!all) return false;
+    st->k = all;
+    st->v = all + n;
+    st->s = (float **)(all + 2 * n);
+    st->tail = (float **)(all + 3 * n);
+    st->held.u = (float **)(all + 4 * n);
+    st->held.c = (float **)(all + 5 * n);
+    st->held.decay = (float **)(all + 6 * n);
+    st->held.beta = (float **)(all + 7 * n);
+    return true;
+}
+
+fl_status fl_state_init(fl_state *st, const fl_index *ix, const fl_state_shape *shape, void *kv,
+                        void *gdn, void *held, fl_err *err)
+{
+    const fl_state_sizes n = fl_state_measure(ix, shape);
+    arenas a = {
+        {.base = kv, .size = n.kv}, {.base = gdn, .size = n.gdn}, {.base = held, .size = n.held}};
+    set_shape(st, ix, shape);
+    if (!make_tables(st)) return FL_FAIL(err, FL_E_NOMEM, 0, "sequence state: out of memory");
+    lay_out(st, ix, &a);
     fl_state_reset(st);
     return FL_OK;
 }
@@ -72,9 +104,6 @@ fl_status fl_state_init(fl_state *st, const fl_index *ix, int64_t n_ctx, uint32_
 void fl_state_fini(fl_state *st)
 {
     free(st->k);
-    free(st->v);
-    free(st->s);
-    free(st->tail);
     *st = (fl_state){0};
 }
 
@@ -86,6 +115,7 @@ void fl_state_reset(fl_state *st)
         memset(st->tail[i], 0, (size_t)(3 * st->n_channels) * sizeof(float));
     }
     st->n = 0;
+    st->held.n = 0;
     st->broken = false;
 }
 

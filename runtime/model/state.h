@@ -4,6 +4,16 @@
 #include "runtime/base/arena.h"
 #include "runtime/model/index.h"
 
+/* Rows of a held pass: run clean, but the state waits for the word how many of them count. */
+typedef struct fl_held {
+    int max_rows; /* 0: none, no memory */
+    int n;        /* rows of the last held pass; 0 once another pass ran */
+    /* [n_layer], NULL on attention layers */
+    float **u;             /* [max_rows][C] raw rows */
+    float **c;             /* [max_rows][C] convolved q | k | v */
+    float **decay, **beta; /* [max_rows][nv] */
+} fl_held;
+
 /* The state of one sequence, all of it written by clean, token-causal passes alone:
  *   n        committed tokens
  *   k, v     per attention layer [n_ctx][n_head_kv][head_dim], rows 0 .. n-1, keys rotated at
@@ -13,8 +23,8 @@
  *   tail     per GDN layer [3][C] float32: the last three raw in_proj_qkv rows, oldest first
  *            (before convolution and SiLU), zeros before token 0
  *   h_last   [d_model] the final-norm row of token n-1
- * Two arenas: the KV cache and the GDN state (with h_last), sized by the same code in counting
- * mode. */
+ * Three arenas: the KV cache, the GDN state (with h_last), held rows; sized by the same code in
+ * counting mode. */
 typedef struct fl_state {
     int64_t n, n_ctx;
     uint32_t kv_type;   /* FL_TYPE_F16 or FL_TYPE_F32 */
@@ -25,15 +35,26 @@ typedef struct fl_state {
     void **k, **v;     /* [n_layer], NULL on GDN layers */
     float **s, **tail; /* [n_layer], NULL on attention layers */
     float *h_last;
+    fl_held held;
     bool broken; /* a clean pass failed half way: only a reset makes it usable */
 } fl_state;
 
-void fl_state_bytes(const fl_index *ix, int64_t n_ctx, uint32_t kv_type, uint64_t *kv_bytes,
-                    uint64_t *gdn_bytes);
-/* Lays the state into two runs of device memory of these sizes and resets it. */
-FL_CHECKED fl_status fl_state_init(fl_state *st, const fl_index *ix, int64_t n_ctx,
-                                   uint32_t kv_type, void *kv_memory, void *gdn_memory,
-                                   fl_err *err);
+typedef struct fl_state_shape {
+    int64_t n_ctx;
+    uint32_t kv_type;
+    int held_rows; /* 0: no held passes */
+} fl_state_shape;
+
+/* Device memory of the three arenas. */
+typedef struct fl_state_sizes {
+    uint64_t kv, gdn, held;
+} fl_state_sizes;
+fl_state_sizes fl_state_measure(const fl_index *ix, const fl_state_shape *shape);
+
+/* Lays the state into device memory of these sizes (held may be NULL when its size is 0) and
+ * resets it. */
+FL_CHECKED fl_status fl_state_init(fl_state *st, const fl_index *ix, const fl_state_shape *shape,
+                                   void *kv, void *gdn, void *held, fl_err *err);
 void fl_state_fini(fl_state *st); /* host-side tables; the memory is the caller's */
 /* Back to the empty sequence. */
 void fl_state_reset(fl_state *st);

@@ -32,8 +32,8 @@ fl_status fl_tool_plan(const fl_options *o, fl_err *err)
     fl_engine *engine = NULL;
     fl_engine_params p;
     FL_GO(fl_setup_model_path(o, &path, err));
-    FL_GO(fl_setup_engine_params(o, &p, err));
     FL_GO(fl_model_open(&model, path, err));
+    FL_GO(fl_setup_engine_params(o, model, &p, err));
     FL_GO(fl_engine_open(&engine, model, &p, err));
     st = print_plan(o, &engine->plan, err);
 out:

@@ -108,14 +108,14 @@ static bool take_text(void *arg, const char *p, size_t n)
 
 static double rate(double n, double seconds) { return seconds > 0.0 ? n / seconds : 0.0; }
 
-/* Generated tokens per pass that predicts tokens. */
+/* Generated tokens per pass, commits of blocks left out. */
 static double tokens_per_pass(const fl_gen_result *r)
 {
-    const int64_t passes = r->mode == FL_GEN_BLOCK ? r->denoise_passes : r->clean_passes + 1;
+    const int64_t passes = r->mode == FL_GEN_BLOCK
+                               ? r->denoise_passes
+                               : r->clean_passes + r->denoise_passes + r->held_passes + 1;
     return rate((double)r->n_generated, (double)passes);
 }
-
-static const char *mode_name(fl_gen_mode m) { return m == FL_GEN_BLOCK ? "block" : "ar"; }
 
 static void print_start(const fl_engine *e)
 {
@@ -138,7 +138,7 @@ static void print_stats(const fl_engine *e, const fl_gen_result *r)
 {
     const fl_store_stats s = fl_store_get_stats(e->store);
     char read[32], used[32], cap[32];
-    fprintf(stderr, "mode %s: %s\n", mode_name(r->mode), r->reason);
+    fprintf(stderr, "mode %s: %s\n", fl_gen_mode_name(r->mode), r->reason);
     fprintf(stderr,
             "prompt %" PRId64 " tokens in %.3f s (%.1f tokens/s), first text after %.3f s\n",
             r->n_prompt, r->prefill_s, rate((double)r->n_prompt, r->prefill_s), r->first_text_s);
@@ -150,6 +150,11 @@ static void print_stats(const fl_engine *e, const fl_gen_result *r)
             " blocks (at most %d each, %" PRId64 " with a commit); %.2f tokens per pass\n",
             r->prefill_passes, r->clean_passes, r->denoise_passes, r->blocks, r->max_passes,
             r->fused_passes, tokens_per_pass(r));
+    if (r->held_passes > 0)
+        fprintf(stderr,
+                "speculation: %" PRId64 " drafts of %" PRId64 " tokens, %" PRId64
+                " of them right\n",
+                r->held_passes, r->drafted, r->accepted);
     fprintf(stderr,
             "experts: %" PRIu64 " asked for, %" PRIu64 " resident, %" PRIu64 " in slots, %" PRIu64
             " read (%s), waited %.3f s\n",
@@ -185,7 +190,7 @@ static fl_json *result_json(const fl_engine *e, const fl_gen_result *r, const te
     for (int64_t i = 0; i < r->n_generated; i++) fl_json_append(ids, fl_json_new_int(r->ids[i]));
     fl_json_set(j, "ids", ids);
     fl_json_set_str(j, "finish", fl_finish_name(r->finish));
-    fl_json_set_str(j, "mode", mode_name(r->mode));
+    fl_json_set_str(j, "mode", fl_gen_mode_name(r->mode));
     fl_json_set_str(j, "mode_reason", r->reason);
     fl_json_set_int(j, "prompt_tokens", r->n_prompt);
     fl_json_set_int(j, "tokens", r->n_generated);
@@ -199,6 +204,9 @@ static fl_json *result_json(const fl_engine *e, const fl_gen_result *r, const te
     fl_json_set_int(j, "clean_passes", r->clean_passes);
     fl_json_set_int(j, "denoise_passes", r->denoise_passes);
     fl_json_set_int(j, "fused_passes", r->fused_passes);
+    fl_json_set_int(j, "held_passes", r->held_passes);
+    fl_json_set_int(j, "drafted", r->drafted);
+    fl_json_set_int(j, "accepted", r->accepted);
     fl_json_set_int(j, "blocks", r->blocks);
     fl_json_set_int(j, "max_passes", r->max_passes);
     fl_json_set_int(j, "committed_at_threshold", r->committed_at_threshold);

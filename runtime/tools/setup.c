@@ -13,8 +13,28 @@ fl_status fl_setup_model_path(const fl_options *o, const char **path, fl_err *er
     return FL_OK;
 }
 
-fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_err *err)
+static fl_status parse_mode(const char *name, fl_gen_mode *out, fl_err *err)
 {
+    for (int m = FL_GEN_AUTO; m <= FL_GEN_SPEC; m++)
+        if (!name || strcmp(name, fl_gen_mode_name((fl_gen_mode)m)) == 0) {
+            *out = (fl_gen_mode)m;
+            return FL_OK;
+        }
+    return FL_FAIL(err, FL_E_ARG, 0, "--mode %s: expected auto, ar, block or spec", name);
+}
+
+/* Rows that speculation verifies at once; 0 when this run cannot speculate. */
+static int held_rows(fl_gen_mode mode, const fl_clover *sw)
+{
+    const bool may =
+        mode == FL_GEN_SPEC || (mode == FL_GEN_AUTO && sw->has_blocks && sw->verdict != 1);
+    return may ? (sw->block_size > 1 ? sw->block_size : 32) : 0;
+}
+
+fl_status fl_setup_engine_params(const fl_options *o, const fl_model *model, fl_engine_params *p,
+                                 fl_err *err)
+{
+    fl_gen_mode mode = FL_GEN_AUTO;
     *p = fl_engine_defaults();
     p->device = o->device;
     p->vram = o->vram;
@@ -23,6 +43,10 @@ fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_er
     p->threads = o->threads;
     p->cpu_tier = o->cpu;
     p->io = o->io;
+    FL_TRY(parse_mode(o->mode, &mode, err));
+    /* logits has no use for it; plan shows what run takes. */
+    if (o->command && strcmp(o->command, "logits") != 0)
+        p->held_rows = held_rows(mode, &model->index->clover);
     if (o->kv && strcmp(o->kv, "f32") == 0)
         p->kv_type = FL_TYPE_F32;
     else if (o->kv && strcmp(o->kv, "f16") != 0)
@@ -31,19 +55,6 @@ fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_er
         p->act_f32 = true;
     else if (o->act && strcmp(o->act, "law") != 0)
         return FL_FAIL(err, FL_E_ARG, 0, "--act %s: expected law or f32", o->act);
-    return FL_OK;
-}
-
-static fl_status parse_mode(const char *name, fl_gen_mode *out, fl_err *err)
-{
-    if (!name || strcmp(name, "auto") == 0)
-        *out = FL_GEN_AUTO;
-    else if (strcmp(name, "ar") == 0)
-        *out = FL_GEN_AR;
-    else if (strcmp(name, "block") == 0)
-        *out = FL_GEN_BLOCK;
-    else
-        return FL_FAIL(err, FL_E_ARG, 0, "--mode %s: expected auto, ar or block", name);
     return FL_OK;
 }
 
@@ -76,8 +87,8 @@ fl_status fl_setup_load(const fl_options *o, fl_model **model, fl_engine **engin
     *model = NULL;
     *engine = NULL;
     FL_GO(fl_setup_model_path(o, &path, err));
-    FL_GO(fl_setup_engine_params(o, &p, err));
     FL_GO(fl_model_open(model, path, err));
+    FL_GO(fl_setup_engine_params(o, *model, &p, err));
     FL_GO(fl_engine_open(engine, *model, &p, err));
     FL_GO(fl_engine_load(*engine, NULL, NULL, err));
     return FL_OK;

@@ -9,7 +9,9 @@
 
 /* The one positional argument MODEL; FL_E_ARG with the usage when it is missing. */
 FL_CHECKED fl_status fl_setup_model_path(const fl_options *o, const char **path, fl_err *err);
-FL_CHECKED fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_err *err);
+/* The model decides whether speculation may be wanted. */
+FL_CHECKED fl_status fl_setup_engine_params(const fl_options *o, const fl_model *model,
+                                            fl_engine_params *p, fl_err *err);
 /* Starts from the model's defaults; a value given by the user wins. */
 FL_CHECKED fl_status fl_setup_gen_config(const fl_options *o, const fl_model *model,
                                          fl_gen_config *c, fl_err *err);

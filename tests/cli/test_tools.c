@@ -91,12 +91,13 @@ static const char *words_of(const char *format, const char *model, const char *f
 
 /* ---- run ---- */
 
-static void run_streams_the_same_text_that_json_holds(void **state)
+static void run_streams_in_ar_the_text_that_auto_puts_into_json(void **state)
 {
     (void)state;
     char *plain = call_captured(
         fl_tool_run,
-        words_of("run %s -p hello~there --max-tokens 12 --ignore-eos --threads 1", clover, ""));
+        words_of("run %s -p hello~there --mode ar --max-tokens 12 --ignore-eos --threads 1", clover,
+                 ""));
     char *text = call_captured(
         fl_tool_run,
         words_of("run %s -p hello~there --max-tokens 12 --ignore-eos --threads 1 --json", clover,
@@ -111,7 +112,7 @@ static void run_streams_the_same_text_that_json_holds(void **state)
     assert_int_equal(fl_json_int(fl_json_get(j, "tokens"), -1), 12);
     assert_int_equal(fl_json_size(fl_json_get(j, "ids")), 12);
     assert_string_equal(fl_json_str(fl_json_get(j, "finish"), ""), "length");
-    assert_string_equal(fl_json_str(fl_json_get(j, "mode"), ""), "ar");
+    assert_string_equal(fl_json_str(fl_json_get(j, "mode"), ""), "spec");
     const fl_json *x = fl_json_get(j, "experts");
     assert_true(fl_json_int(fl_json_get(x, "acquired"), 0) > 0);
     assert_int_equal(fl_json_int(fl_json_get(x, "read"), -1), 0);
@@ -269,6 +270,7 @@ static void plan_prints_what_a_load_takes(void **state)
     const int64_t bytes = fl_json_int(fl_json_get(fl_json_get(j, "device"), "bytes"), -1);
     fl_engine_params p = fl_engine_defaults();
     p.n_ctx = 128;
+    p.held_rows = 32; /* mode auto speculates on this model */
     fl_loaded l = fl_load(clover, &p);
     assert_true(fl_device_budget(l.engine->dev)->used == (uint64_t)bytes);
     fl_unload(&l);
@@ -281,7 +283,7 @@ static void plan_prints_what_a_load_takes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(run_streams_the_same_text_that_json_holds),
+        cmocka_unit_test(run_streams_in_ar_the_text_that_auto_puts_into_json),
         cmocka_unit_test(run_takes_blocks_a_file_and_a_small_budget),
         cmocka_unit_test(run_names_what_is_wrong),
         cmocka_unit_test(logits_writes_what_the_forward_gives),

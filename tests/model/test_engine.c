@@ -74,6 +74,7 @@ static void device_memory_in_use_equals_the_plan(void **state)
     check_load(&p);
     p.act_f32 = true;
     p.threads = 1;
+    p.held_rows = 7;
     check_load(&p);
 }
 
@@ -142,6 +143,9 @@ static void settings_out_of_range_are_refused(void **state)
     p = fl_engine_defaults();
     p.chunk = -1;
     ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "--chunk");
+    p = fl_engine_defaults();
+    p.held_rows = 33;
+    ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "held passes of 33");
     p = fl_engine_defaults();
     p.kv_type = FL_TYPE_Q8_0;
     ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "--kv");
