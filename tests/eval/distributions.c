@@ -48,16 +48,14 @@ static void one_text(ev_measured *out, const ev_model *m, const int32_t *ids, si
     for (size_t at = 0; at < n_ids; at += (size_t)block) {
         const int n = n_ids - at < (size_t)block ? (int)(n_ids - at) : block;
         int32_t masked[BLOCK_MAX];
-        int row[BLOCK_MAX], n_masked = 0, n_clean = n;
+        int row[BLOCK_MAX], n_masked = 0;
         for (int i = 0; i < n; i++) {
             const bool mask = ev_hash(key ^ ev_hash(at + (size_t)i)) & 1;
             masked[i] = mask ? c->mask_id : ids[at + (size_t)i];
-            if (mask && n_clean == n) n_clean = i;
             if (mask) row[n_masked++] = i;
         }
         if (c->has_blocks && n_masked) {
-            if (fl_forward_denoise(e, masked, n, c->gdn_block_mode, n_clean, &err) != FL_OK)
-                ev_die("%s", err.msg);
+            if (fl_forward_denoise(e, masked, n, c, &err) != FL_OK) ev_die("%s", err.msg);
             take_rows(&out->block, e, row, n_masked);
         }
         if (fl_forward_clean(e, ids + at, n, &err) != FL_OK) ev_die("%s", err.msg);
