@@ -64,19 +64,26 @@ def greedy_equal(path, prompts):
 
 
 def divergence(path, texts, options):
-    """(mean KL(theirs | ours), positions, share of equal argmax)."""
-    llama, total, n, alike = Llama(path), 0.0, 0, 0
+    """(mean KL(theirs | ours), positions, share of equal argmax, KL of theirs, of ours from float).
+
+    The last two are from our logits with float activations: which of the two rounds less.
+    """
+    llama, kl, n, alike = Llama(path), np.zeros(3), 0, 0
     for ids in texts:
         theirs, ours = llama.logits(ids), fourleaf.logits(path, ids, *options)
         width = min(theirs.shape[1], ours.shape[1])
         p, q = fourleaf.log_softmax(theirs[:, :width]), fourleaf.log_softmax(ours[:, :width])
-        total += float((np.exp(p) * (p - q)).sum())
+        exact = q
+        if options != EXACT:
+            exact = fourleaf.log_softmax(fourleaf.logits(path, ids, *EXACT)[:, :width])
+        for i, (a, b) in enumerate(((p, q), (exact, p), (exact, q))):
+            kl[i] += float((np.exp(a) * (a - b)).sum())
         alike += int((p.argmax(1) == q.argmax(1)).sum())
         n += len(ids)
         if n >= N_POSITIONS:
             break
     llama.close()
-    return total / n, n, alike / n
+    return kl[0] / n, n, alike / n, kl[1] / n, kl[2] / n
 
 
 def text_equal(path, questions, tok):
@@ -107,10 +114,11 @@ def main(model, prompts_path, work):
     equal = greedy_equal(full, prompts[::step][:N_PROMPTS])
     print(f"llama.cpp, F32: greedy {N_TOKENS} tokens equal on {equal} of {N_PROMPTS} prompts")
     texts = [ids for _, _, ids in prompts]
-    kl_full, n, same = divergence(full, texts, EXACT)
+    kl_full, n, same, _, _ = divergence(full, texts, EXACT)
     print(f"llama.cpp, F32: mean KL {kl_full:.2e} over {n} positions, argmax equal {same:.2%}")
-    kl, n, same = divergence(q4, texts, LAW)
+    kl, n, same, theirs, ours = divergence(q4, texts, LAW)
     print(f"llama.cpp, Q4_K: mean KL {kl:.2e} over {n} positions, argmax equal {same:.2%}")
+    print(f"  from float activations: llama.cpp {theirs:.2e}, ours {ours:.2e}")
     questions = [
         "What is the capital of Australia?",
         "What is the capital of France?",
