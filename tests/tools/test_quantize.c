@@ -1,6 +1,7 @@
 /* fourleaf quantize: the mapping from Hugging Face to GGUF, types and errors of what is written,
  * metadata, and that a failed, interrupted or killed run leaves OUT as it was. */
 #include <fcntl.h>
+#include <malloc.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -531,6 +532,45 @@ static void a_full_disk_leaves_nothing(void **state)
     folder_remove(&f);
 }
 
+/* Peak resident memory, in KiB, of a child that writes a model (m not NULL) or quantizes one. What
+ * the parent holds counts too, so it holds little. */
+static long peak_of_child(const fl_make *m, const char *in, const char *out)
+{
+    malloc_trim(0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0 && m) {
+        fl_make_gguf(m, out);
+        _exit(0);
+    }
+    if (pid == 0) _exit(quantize(in, out, "q8_0", NULL) == FL_OK ? 0 : 1);
+    int rc;
+    struct rusage use;
+    assert_int_equal(wait4(pid, &rc, 0, &use), pid);
+    assert_true(WIFEXITED(rc));
+    assert_int_equal(WEXITSTATUS(rc), 0);
+    return use.ru_maxrss;
+}
+
+/* C137, C139, C140: four times the layers, 20 MB more weights, the same memory. */
+static void memory_does_not_grow_with_the_model(void **state)
+{
+    (void)state;
+    folder f = folder_make();
+    fl_make m = fl_make_default();
+    char *large = fl_tmp_path(f.dir, "large.gguf");
+    m.type = FL_TYPE_F32;
+    m.n_layer = m.interval = 1;
+    peak_of_child(&m, NULL, f.gguf);
+    m.n_layer = m.interval = 4;
+    peak_of_child(&m, NULL, large);
+    const long a = peak_of_child(NULL, f.gguf, f.out), b = peak_of_child(NULL, large, f.out);
+    print_message("peak memory: 1 layer %ld KiB, 4 layers %ld KiB\n", a, b);
+    assert_true(b - a < 6 * 1024);
+    free(large);
+    folder_remove(&f);
+}
+
 static void runs_give_the_same_bytes(void **state)
 {
     (void)state;
@@ -571,6 +611,7 @@ int main(void)
         cmocka_unit_test(a_killed_run_leaves_the_old_file),
         cmocka_unit_test(an_interrupted_run_cleans_up),
         cmocka_unit_test(a_full_disk_leaves_nothing),
+        cmocka_unit_test(memory_does_not_grow_with_the_model),
         cmocka_unit_test(runs_give_the_same_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
