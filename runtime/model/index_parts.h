@@ -14,7 +14,8 @@ __attribute__((format(printf, 3, 4))) FL_CHECKED fl_status fl_index_note(fl_inde
  * layers are attention. Missing settings get the value of the real model and a note. */
 FL_CHECKED fl_status fl_hparams_read(fl_index *ix, const fl_config *c, bool **full, fl_err *err);
 
-/* Ids that end a text, from metadata, vocabulary or generation_config.json. */
+/* Ids that end a text: from metadata and vocabulary, or from generation_config.json, config.json
+ * and, when these name fewer than two, tokenizer.json. */
 void fl_stop_ids_read(fl_hparams *hp, const fl_config *c);
 
 /* Finds out how a GGUF file stores norms, decay and value heads (clover.md section 3), by its

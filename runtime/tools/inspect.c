@@ -293,8 +293,9 @@ static void print_types(const report *r)
     char name[32], size[32];
     printf("\ntypes\n");
     for (int i = 0; i < r->n_types; i++)
-        printf("  %-18s%12s  %5" PRIu64 " tensors\n", fl_source_type_name(r->type[i].type, name),
-               fl_size_format(size, r->type[i].bytes), r->type[i].tensors);
+        printf("  %-18s%12s  %5" PRIu64 " tensor%s\n", fl_source_type_name(r->type[i].type, name),
+               fl_size_format(size, r->type[i].bytes), r->type[i].tensors,
+               r->type[i].tensors > 1 ? "s" : "");
 }
 
 static void print_components(const report *r)

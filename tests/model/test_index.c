@@ -618,6 +618,33 @@ static void clover_switches_are_read(void **state)
     assert_int_equal(mode, FL_GDN_CAUSAL);
 }
 
+static void ends_of_text_are_found_without_a_generation_config(void **state)
+{
+    (void)state;
+    fl_make m = fl_make_tiny();
+    fl_make_safetensors(&m, folder);
+    char *gen = fl_tmp_path(folder, "generation_config.json");
+    char *tok = fl_tmp_path(folder, "tokenizer.json");
+    const int end = fl_make_token(&m, "<|im_end|>"), text = fl_make_token(&m, "<|endoftext|>");
+    remove(gen);
+    opened o = open_model(folder);
+    assert_int_equal(o.ix->hp.n_stop_ids, 2);
+    assert_int_equal(o.ix->hp.stop_ids[0] + o.ix->hp.stop_ids[1], end + text);
+    close_model(&o);
+    static const char *const damaged[] = {"", "{\"added_tokens\":[{\"id\":-1}]}",
+                                          "{\"added_tokens\":[{\"id\":99999999999,\"content\":"
+                                          "\"<|im_end|>\"}]}"};
+    for (int i = 0; i < 3; i++) {
+        fl_tmp_write(tok, damaged[i], strlen(damaged[i]));
+        o = open_model(folder); /* the index; opening the tokenizer reports it */
+        assert_int_equal(o.ix->hp.n_stop_ids, 1);
+        assert_int_equal(o.ix->hp.eos_id, text);
+        close_model(&o);
+    }
+    free(gen);
+    free(tok);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -635,6 +662,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(unreadable_types_say_what_to_take, setup, teardown),
         cmocka_unit_test_setup_teardown(config_json_is_checked, setup, teardown),
         cmocka_unit_test_setup_teardown(clover_switches_are_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(ends_of_text_are_found_without_a_generation_config, setup,
+                                        teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
