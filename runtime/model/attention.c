@@ -26,13 +26,21 @@ static void rotate(float *head, const float *c, const float *s, int half)
     }
 }
 
+static bool all_finite(const float *x, int64_t n)
+{
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++) finite &= isfinite(x[i]) != 0;
+    return finite;
+}
+
 typedef struct attn_run {
     const fl_pass *p;
     const fl_layer_weights *w;
     int layer;
 } attn_run;
 
-/* Norms and rotates the heads of one row and puts its keys and values into the cache. */
+/* Norms and rotates the heads of one row and puts its keys and values into the cache. The softmax
+ * would turn a NaN in a key into a weight, so the row's values carry it on. */
 static void head_task(void *arg, int t, int worker)
 {
     const attn_run *r = arg;
@@ -48,10 +56,11 @@ static void head_task(void *arg, int t, int worker)
         rotate(q, c, s, half);
     }
     float *k = b->k + (int64_t)t * r->p->state->kv_row;
-    const float *v = b->v + (int64_t)t * r->p->state->kv_row;
+    float *v = b->v + (int64_t)t * r->p->state->kv_row;
     for (int h = 0; h < hp->n_head_kv; h++) {
         kern->rmsnorm(k + h * hd, r->w->k_norm, hd, hp->eps, k + h * hd);
         rotate(k + h * hd, c, s, half);
+        if (!all_finite(k + h * hd, hd)) v[h * hd] = NAN;
     }
     fl_state_put_kv(r->p->state, r->layer, r->p->state->n + t, k, v);
 }
@@ -85,6 +94,7 @@ static void attend_task(void *arg, int task, int worker)
         float *out = b->out + at + (int64_t)h * hd;
         const float *gate = b->qg + (((int64_t)t * hp->n_head + kv * group + h) * 2 + 1) * hd;
         r->p->exec->k.sigmoid_mul(out, gate, hd, out);
+        if (!all_finite(a.q + (int64_t)h * hd, hd) || !all_finite(gate, hd)) out[0] = NAN;
     }
 }
 

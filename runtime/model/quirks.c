@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,12 @@ static fl_status count_values(const fl_index *ix, const fl_tref *ref, tally *t, 
     if (st == FL_OK) {
         ti->dequantize(raw, v, n);
         t->n += (uint64_t)n;
-        for (int64_t i = 0; i < n; i++) {
+        for (int64_t i = 0; i < n && st == FL_OK; i++) {
+            if (!isfinite(v[i]))
+                st = FL_FAIL(err, FL_E_NAN, 0,
+                             "%s: tensor '%s' holds a value that is not finite (element %lld): the "
+                             "file is damaged, download it again",
+                             fl_source_paths(ix->src)[x->file], x->name, (long long)i);
             t->not_positive += v[i] <= 0;
             t->positive += v[i] > 0;
         }

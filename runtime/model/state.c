@@ -1,6 +1,7 @@
 #include "runtime/model/state.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -119,10 +120,10 @@ void fl_state_reset(fl_state *st)
     st->broken = false;
 }
 
+/* Large numbers saturate; infinity and NaN stay what they are, to be found further on. */
 static uint16_t to_f16_saturated(float f)
 {
-    if (f > 65504.0f) f = 65504.0f;
-    if (f < -65504.0f) f = -65504.0f;
+    if (isfinite(f)) f = fminf(fmaxf(f, -65504.0f), 65504.0f);
     return fl_f32_to_f16(f);
 }
 

@@ -58,6 +58,18 @@ static void convert_vec(const fl_hparams *hp, vec_kind kind, float *f, int64_t n
         for (int64_t i = 0; i < n; i++) f[i] = (float)-exp((double)f[i]);
 }
 
+/* A vector is in every row's path: what is not finite there is named at load. */
+static fl_status check_vec(const fl_tensor *t, const float *f, int64_t n, fl_err *err)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(f[i]))
+            return FL_FAIL(err, FL_E_NAN, 0,
+                           "tensor %s holds a value that is not finite (element %lld): the file is "
+                           "damaged, download it again",
+                           t->name, (long long)i);
+    return FL_OK;
+}
+
 static const float *place_vec(walk *w, const fl_tref *ref, vec_kind kind)
 {
     if (!ref->tensor || w->st != FL_OK) return NULL;
@@ -68,7 +80,8 @@ static const float *place_vec(walk *w, const fl_tref *ref, vec_kind kind)
     w->st = read_floats(w->ix->src, ref->tensor, &f, w->err);
     if (w->st != FL_OK) return NULL;
     convert_vec(&w->ix->hp, kind, f, n);
-    w->st = fl_upload_bytes(w->up, f, (uint64_t)n * sizeof(float), dst, w->err);
+    w->st = check_vec(ref->tensor, f, n, w->err);
+    if (w->st == FL_OK) w->st = fl_upload_bytes(w->up, f, (uint64_t)n * sizeof(float), dst, w->err);
     free(f);
     return dst;
 }
