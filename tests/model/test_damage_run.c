@@ -40,7 +40,7 @@ static fl_status passes(fl_engine *e, fl_err *err)
     FL_TRY(fl_forward_clean(e, ids, 6, err));
     FL_TRY(fl_forward_logits(e, rows, 2, &logits, err));
     for (int i = 0; i < 2 * n_vocab; i++) assert_true(isfinite(logits[i]));
-    FL_TRY(fl_forward_denoise(e, ids, 4, e->model->index->clover.gdn_block_mode, 0, err));
+    FL_TRY(fl_forward_denoise(e, ids, 4, &e->model->index->clover, err));
     FL_TRY(fl_forward_logits(e, rows, 2, &logits, err));
     for (int i = 0; i < 2 * n_vocab; i++) assert_true(isfinite(logits[i]));
     return FL_OK;
