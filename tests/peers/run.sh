@@ -9,31 +9,32 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 work=$PWD/build/peers
-venv=${PEERS_VENV:-$work/venv}
-source_dir=$work/llama-cpp-python
-llama_build=${PEERS_LLAMA:-$work/llama}
+kept=${PEERS_DIR:-$work} # where setup put the venv and llama.cpp; another checkout's may serve
+venv=$kept/venv
+source_dir=$kept/llama-cpp-python
+llama_build=$kept/llama
 export LLAMA_CPP_LIB_PATH=$llama_build/bin
 export PYTHONPATH=$source_dir:$PWD/tests/peers PYTHONDONTWRITEBYTECODE=1
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error OMP_NUM_THREADS=2
 export FOURLEAF=${FOURLEAF:-$PWD/build/fourleaf}
 tiny=tests/clover_tiny
-mkdir -p "$work"
+mkdir -p "$work" "$kept"
 
 # GGML_NATIVE off: the AMX path of this source crashed when built with gcc 12.
 build_llama() {
     [ -d "$source_dir" ] || {
-        "$venv/bin/pip" download -q --no-deps --no-binary llama-cpp-python -d "$work/sdist" \
+        "$venv/bin/pip" download -q --no-deps --no-binary llama-cpp-python -d "$kept/sdist" \
             llama-cpp-python==0.3.36 && mkdir -p "$source_dir" &&
-            tar xzf "$work"/sdist/llama_cpp_python-*.tar.gz -C "$source_dir" --strip-components=1
+            tar xzf "$kept"/sdist/llama_cpp_python-*.tar.gz -C "$source_dir" --strip-components=1
     } || return 1
     [ -e "$llama_build/bin/libllama.so" ] && return 0
     cmake -S "$source_dir/vendor/llama.cpp" -B "$llama_build" -DCMAKE_BUILD_TYPE=Release \
         -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON \
         -DGGML_OPENMP=OFF -DBUILD_SHARED_LIBS=ON -DLLAMA_BUILD_TESTS=OFF \
         -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_TOOLS=OFF \
-        -DLLAMA_OPENSSL=OFF >"$work/llama.log" 2>&1 &&
-        cmake --build "$llama_build" --target llama -j "$(nproc)" >>"$work/llama.log" 2>&1 ||
-        { tail -n 30 "$work/llama.log"; return 1; }
+        -DLLAMA_OPENSSL=OFF >"$kept/llama.log" 2>&1 &&
+        cmake --build "$llama_build" --target llama -j "$(nproc)" >>"$kept/llama.log" 2>&1 ||
+        { tail -n 30 "$kept/llama.log"; return 1; }
 }
 
 setup() {
