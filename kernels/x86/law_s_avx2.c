@@ -135,8 +135,27 @@ FL_INLINE __m128 s_four(const uint8_t *const row[4], int64_t ahead, const fl_act
     return acc;
 }
 
+/* The same for four activation rows whose exponents are all 1: they share each spread scale. */
+FL_INLINE void s_dot4(const __m256i q[8], const __m256i mag[8], __m256i s, const fl_act *const x[4],
+                      __m256i sum[4])
+{
+    __m256i v[4];
+    for (int i = 0; i < 4; i++) v[i] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; k++) {
+        __m256i scale = _mm256_shuffle_epi8(s, fl_spread16(k));
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            __m256i t = _mm256_sign_epi8(fl_load256(x[i]->x + 32 * k), q[k]);
+            t = _mm256_madd_epi16(scale, _mm256_maddubs_epi16(mag[k], t));
+            v[i] = _mm256_add_epi32(v[i], t);
+        }
+    }
+    for (int i = 0; i < 4; i++) sum[i] = v[i];
+}
+
 FL_INLINE void s_rows(const uint8_t *row, const fl_act_tile *t, int64_t n_blocks, float *out,
-                      int64_t bytes, unpack_fn unpack)
+                      int64_t bytes, bool plain, unpack_fn unpack)
 {
     __m128 acc[FL_ROW_TILE / 4];
     for (int g = 0; g < t->groups; g++) acc[g] = _mm_setzero_ps();
@@ -147,26 +166,36 @@ FL_INLINE void s_rows(const uint8_t *row, const fl_act_tile *t, int64_t n_blocks
         for (int k = 0; k < 8; k++) mag[k] = _mm256_abs_epi8(v.q[k]);
         __m128 d = _mm_set1_ps(_cvtsh_ss(v.d));
         for (int g = 0; g < t->groups; g++) {
-            const fl_act *a[4];
+            const fl_act *const *at = t->at + 4 * g;
+            const fl_act *const x[4] = {at[0] + b, at[1] + b, at[2] + b, at[3] + b};
             __m256i sum[4];
-            for (int i = 0; i < 4; i++) a[i] = t->at[4 * g + i] + b;
-            for (int i = 0; i < 4; i++) sum[i] = s_dot(v.q, mag, v.s, a[i]);
-            acc[g] = s_step(acc[g], fl_act_scales(a), d, sum);
+            if (plain)
+                s_dot4(v.q, mag, v.s, x, sum);
+            else
+                for (int i = 0; i < 4; i++) sum[i] = s_dot(v.q, mag, v.s, x[i]);
+            acc[g] = s_step(acc[g], fl_act_scales(x), d, sum);
         }
     }
     for (int g = 0; g < t->groups; g++) _mm_storeu_ps(out + 4 * g, acc[g]);
 }
 
-#define LAW_S(NAME, BYTES)                                                                    \
-    static __m128 NAME##_four(const uint8_t *const row[4], int64_t ahead, const fl_act *x,    \
-                              int64_t nb)                                                     \
-    {                                                                                         \
-        return s_four(row, ahead, x, nb, BYTES, unpack_##NAME);                               \
-    }                                                                                         \
-    static void NAME##_rows(const uint8_t *row, const fl_act_tile *t, int64_t nb, float *out) \
-    {                                                                                         \
-        s_rows(row, t, nb, out, BYTES, unpack_##NAME);                                        \
-    }                                                                                         \
+#define LAW_S(NAME, BYTES)                                                                     \
+    static __m128 NAME##_four(const uint8_t *const row[4], int64_t ahead, const fl_act *x,     \
+                              int64_t nb)                                                      \
+    {                                                                                          \
+        return s_four(row, ahead, x, nb, BYTES, unpack_##NAME);                                \
+    }                                                                                          \
+    static void NAME##_plain(const uint8_t *row, const fl_act_tile *t, int64_t nb, float *out) \
+    {                                                                                          \
+        s_rows(row, t, nb, out, BYTES, true, unpack_##NAME);                                   \
+    }                                                                                          \
+    static void NAME##_rows(const uint8_t *row, const fl_act_tile *t, int64_t nb, float *out)  \
+    {                                                                                          \
+        if (t->plain)                                                                          \
+            NAME##_plain(row, t, nb, out);                                                     \
+        else                                                                                   \
+            s_rows(row, t, nb, out, BYTES, false, unpack_##NAME);                              \
+    }                                                                                          \
     const fl_law_avx2 fl_law_avx2_##NAME = {NAME##_four, NAME##_rows};
 
 LAW_S(q6_k, 210)
