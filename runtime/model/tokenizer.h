@@ -55,8 +55,8 @@ FL_CHECKED fl_status fl_tokenizer_split(const fl_tokenizer *t, const char *text,
                                         size_t **ends, size_t *n_ends, fl_err *err);
 
 /* Streaming decode: give ids one by one, take only whole characters. An incomplete tail stays
- * inside until completed or flushed (then U+FFFD), so does one cut by other bytes (U+FFFD). A
- * hidden control token does not cut a character. */
+ * inside until it is completed; other bytes behind it, or a flush, make it U+FFFD. A hidden control
+ * token does not cut a character. */
 typedef struct fl_detok {
     const fl_tokenizer *t;
     char pending[8];
