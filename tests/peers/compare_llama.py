@@ -29,8 +29,8 @@ PENALTIES = {"--presence": "0", "--repetition": "1", "--frequency": "0"}
 
 def quantize(model, out, kind):
     """A GGUF of the base model alone, as stock readers know it."""
-    if not out.exists():
-        fourleaf.run("quantize", model, out, "--arch", "qwen35moe", "--type", kind)
+    out.unlink(missing_ok=True)
+    fourleaf.run("quantize", model, out, "--arch", "qwen35moe", "--type", kind)
     return out
 
 
