@@ -48,7 +48,7 @@ static void norm_task(void *arg, int t, int worker)
     r->p->exec->k.rmsnorm(r->p->buf->x + t * d, r->w, d, r->p->hp->eps, r->p->buf->xn + t * d);
 }
 
-static void norm_rows(const fl_pass *p, const float *w)
+void fl_rows_norm(const fl_pass *p, const float *w)
 {
     norm_run r = {p, w};
     fl_pool_run(p->exec->pool, norm_task, &r, p->n_rows);
@@ -96,12 +96,13 @@ static fl_status run_layers(fl_engine *e, const fl_pass *p, const int32_t *clean
     fl_rope_prepare(p);
     for (int i = 0; i < p->hp->n_layer; i++) {
         const fl_layer_weights *w = &p->weights->layer[i];
-        norm_rows(p, w->attn_norm);
+        fl_moe_hint(p, i);
+        fl_rows_norm(p, w->attn_norm);
         if (w->full_attention)
             FL_TRY(fl_attention_forward(p, i, err));
         else
             FL_TRY(fl_gdn_forward(p, i, err));
-        norm_rows(p, w->ffn_norm);
+        fl_rows_norm(p, w->ffn_norm);
         FL_TRY(fl_moe_forward(p, i, err));
     }
     e->n_rows = p->n_rows;

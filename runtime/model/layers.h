@@ -35,9 +35,15 @@ FL_CHECKED fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err);
 /* Moves a GDN layer's state over the first p->n_rows rows of the last held pass: the very
  * recurrence that a clean pass over them runs. */
 void fl_gdn_promote(const fl_pass *p, int layer);
+/* Before the layer's mixer runs: guesses which experts the layer will ask for, by its router on
+ * the rows as they stand, and has the store start reading those that are absent. Nothing but
+ * time depends on it. Uses xn, act and the routing buffers. */
+void fl_moe_hint(const fl_pass *p, int layer);
 /* Also forwards the store's failures; no lease is held afterwards. */
 FL_CHECKED fl_status fl_moe_forward(const fl_pass *p, int layer, fl_err *err);
 
+/* xn = rmsnorm(x) with weight w, all rows of the pass. */
+void fl_rows_norm(const fl_pass *p, const float *w);
 /* y += delta over all rows of the pass ([n_rows][d_model]). */
 void fl_rows_add(const fl_pass *p, float *y, const float *delta);
 

@@ -162,6 +162,46 @@ static int make_union(const fl_pass *p, int layer, int *n_present)
     return n;
 }
 
+/* ---- reading ahead ---- */
+
+/* Sorts the experts that some row chose by falling count, lower index first; the absent ones stay.
+ * Returns how many. */
+static int list_absent(const fl_pass *p, int layer, int32_t *list)
+{
+    const int n_expert = p->hp->n_expert, n_pairs = p->n_rows * p->hp->top_k;
+    const fl_route_buffers *r = &p->buf->route;
+    int n = 0;
+    memset(r->count, 0, (size_t)n_expert * sizeof(*r->count));
+    for (int i = 0; i < n_pairs; i++) r->count[r->expert[i]]++;
+    for (int e = 0; e < n_expert; e++) {
+        if (!r->count[e] || fl_store_is_present(p->store, layer, e)) continue;
+        int at = n++;
+        for (; at > 0 && r->count[list[at - 1]] < r->count[e]; at--) list[at] = list[at - 1];
+        list[at] = e;
+    }
+    return n;
+}
+
+void fl_moe_hint(const fl_pass *p, int layer)
+{
+    const fl_hparams *hp = p->hp;
+    fl_buffers *b = p->buf;
+    const int n = hp->n_expert, k = hp->top_k, room = fl_store_lease_max(p->store);
+    /* A long chunk asks for nearly all experts: nothing to guess. */
+    if (room == 0 || p->n_rows > 2 * b->max_block) return;
+    fl_rows in = {.x = b->xn, .ld = hp->d_model, .cols = hp->d_model, .n = p->n_rows};
+    const fl_linear_job job = {&p->weights->layer[layer].router, b->moe.logits, n};
+    fl_rows_norm(p, p->weights->layer[layer].ffn_norm);
+    if (!fl_rows_prepare(p->exec, &in, b->act, &job, 1)) return;
+    fl_linear_run(p->exec, &job, 1, &in);
+    for (int t = 0; t < p->n_rows; t++)
+        if (!route_row(b->moe.logits + (int64_t)t * n, n, k, NULL, b->route.expert + t * k,
+                       b->route.weight + t * k))
+            return; /* the layer itself will say so */
+    const int absent = list_absent(p, layer, b->route.order);
+    fl_store_prefetch(p->store, layer, b->route.order, absent < room ? absent : room);
+}
+
 /* ---- experts of one part ---- */
 
 typedef struct part_run {

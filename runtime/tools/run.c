@@ -157,9 +157,9 @@ static void print_stats(const fl_engine *e, const fl_gen_result *r)
                 r->held_passes, r->drafted, r->accepted);
     fprintf(stderr,
             "experts: %" PRIu64 " asked for, %" PRIu64 " resident, %" PRIu64 " in slots, %" PRIu64
-            " read (%s), waited %.3f s\n",
+            " read (%s), waited %.3f s; read ahead %" PRIu64 ", %" PRIu64 " of them used\n",
             s.acquired, s.hit_resident, s.hit_slot, s.missed, fl_size_format(read, s.bytes_read),
-            (double)s.wait_ns * 1e-9);
+            (double)s.wait_ns * 1e-9, s.prefetched, s.prefetch_used);
     fprintf(stderr, "device memory: %s at most, cap %s\n",
             fl_size_format(used, fl_device_budget(e->dev)->peak),
             fl_size_format(cap, fl_device_budget(e->dev)->cap));
@@ -175,6 +175,8 @@ static fl_json *experts_json(const fl_engine *e)
     fl_json_set_int(j, "read", (int64_t)s.missed);
     fl_json_set_int(j, "bytes_read", (int64_t)s.bytes_read);
     fl_json_set_int(j, "bytes_loaded", (int64_t)s.bytes_loaded);
+    fl_json_set_int(j, "read_ahead", (int64_t)s.prefetched);
+    fl_json_set_int(j, "read_ahead_used", (int64_t)s.prefetch_used);
     fl_json_set_num(j, "wait_s", (double)s.wait_ns * 1e-9);
     fl_json_set_int(j, "n_resident", e->plan.n_resident);
     fl_json_set_int(j, "n_total", e->plan.n_total);

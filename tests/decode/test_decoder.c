@@ -638,7 +638,7 @@ static void A11_stop_ids_end_the_text_wherever_they_stand(void **state)
         run(&c, ids, 41, &all);
         c.ignore_eos = false;
         /* Every position of two blocks: row 0, row 31 and all between. */
-        for (int at = 0; at < 60; at += mode == FL_GEN_SPEC ? 7 : 1) {
+        for (int at = 0; at < 60; at += mode == FL_GEN_BLOCK ? 1 : 7) {
             const int want = first_of(&all, all.ids[at]);
             set_stop_ids(all.ids[at], 99999);
             run(&c, ids, 41, &o);
@@ -681,7 +681,7 @@ static void A11_stop_strings_end_the_text_before_them_across_block_borders(void 
         int tried = 0;
         for (size_t k = 1; k <= 9; k += 2)
             for (size_t at = 0; at + k <= all.n_text && at < 60;
-                 at += mode == FL_GEN_SPEC ? 15 : 3, tried++) {
+                 at += mode == FL_GEN_SPEC ? 15 : 5, tried++) {
                 memcpy(stop, all.text + at, k);
                 stop[k] = 0;
                 if (strlen(stop) != k) continue;
