@@ -215,9 +215,9 @@ float fl_law_dot(uint32_t type, const void *w, const fl_act *x, int64_t cols)
 
 float fl_law_exp(float x)
 {
-    /* Written so that NaN takes the bound, as the vector minimum does. */
-    x = x < 87.0f ? x : 87.0f;
-    x = x > -87.0f ? x : -87.0f;
+    if (isnan(x)) return x; /* a gate must not turn a broken value into a good one */
+    x = x > 87.0f ? 87.0f : x;
+    x = x < -87.0f ? -87.0f : x;
     float n = rintf(x * 0x1.715476p+0f); /* 1 / ln 2 */
     float r = fmaf(n, -0x1.63p-1f, x);   /* ln 2 in two parts, the first with 9 bits: exact */
     r = fmaf(n, 0x1.bd0106p-13f, r);

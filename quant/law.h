@@ -34,7 +34,7 @@ bool fl_law_quantize(const float *v, int64_t cols, fl_act *out);
  * chain. `type` must have law FL_LAW_K, FL_LAW_S or FL_LAW_32 and cols % 256 == 0. */
 float fl_law_dot(uint32_t type, const void *w, const fl_act *x, int64_t cols);
 
-/* L3: E(x), the law's exponential of x clamped to [-87, 87]; NaN counts as 87.
+/* L3: E(x), the law's exponential of x clamped to [-87, 87]; NaN stays NaN.
  * |relative error| <= 2e-7 inside the clamp (tests/quant/test_law.c). */
 float fl_law_exp(float x);
 /* log(1 + t) for t in [0, 1]; |relative error| <= 3e-7. */

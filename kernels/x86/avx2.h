@@ -14,10 +14,10 @@
 
 #define FL_INLINE static inline __attribute__((always_inline, unused))
 
-/* fl_law_exp of eight values. min and max keep their second operand for NaN. */
+/* fl_law_exp of eight values. min and max give their second operand for NaN, so it stays NaN. */
 FL_INLINE __m256 fl_exp8(__m256 x)
 {
-    x = _mm256_max_ps(_mm256_min_ps(x, _mm256_set1_ps(87.0f)), _mm256_set1_ps(-87.0f));
+    x = _mm256_max_ps(_mm256_set1_ps(-87.0f), _mm256_min_ps(_mm256_set1_ps(87.0f), x));
     __m256 n = _mm256_mul_ps(x, _mm256_set1_ps(0x1.715476p+0f));
     n = _mm256_round_ps(n, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m256 r = _mm256_fmadd_ps(n, _mm256_set1_ps(-0x1.63p-1f), x);

@@ -104,6 +104,29 @@ static void test_vector_tiers(void **state)
     }
 }
 
+/* A NaN comes out where it went in, in the vectors and in their tails, and nowhere else. */
+static void test_vector_nan(void **state)
+{
+    (void)state;
+    fl_kernels tier[FL_MAX_TIERS + 1];
+    int n_tiers = fl_tiers_present(tier);
+    assert_true(fl_kernels_init(&tier[n_tiers++], "reference"));
+    static input in;
+    float y[MAX_N];
+    for (int at = 0; at < 19; at++) {
+        fill(&in, 19, 0);
+        in.x[at] = in.w[at] = in.row[2][at] = NAN;
+        for (int e = 2; e < N_ENTRIES; e++) { /* the norms spread it over the row */
+            if (entries[e].apply == apply_conv) in.w[at] = 1.0f;
+            for (int t = 0; t < n_tiers; t++) {
+                entries[e].apply(&tier[t], &in, false, y);
+                for (int i = 0; i < 19; i++) assert_true(isnan(y[i]) == (i == at));
+            }
+            in.w[at] = NAN;
+        }
+    }
+}
+
 static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
 static void test_vector_accuracy(void **state)
@@ -193,9 +216,8 @@ static void test_act_quantize_refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vector_accuracy),
-        cmocka_unit_test(test_vector_tiers),
-        cmocka_unit_test(test_act_quantize_tiers),
+        cmocka_unit_test(test_vector_accuracy),      cmocka_unit_test(test_vector_tiers),
+        cmocka_unit_test(test_vector_nan),           cmocka_unit_test(test_act_quantize_tiers),
         cmocka_unit_test(test_act_quantize_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
