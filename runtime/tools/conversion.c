@@ -128,7 +128,7 @@ static void list_gdn(lister *l, const fl_layer_refs *r, bool bwd)
 {
     const fl_hparams *hp = &l->ix->hp;
     const int64_t dim = hp->gdn_dim, v_first = 2 * (int64_t)hp->gdn_k_heads * dim;
-    permute(l, list(l, "attn_qkv.weight", &r->qkv, W_LARGE), FL_CONV_HEADS, v_first, dim);
+    permute(l, list(l, "attn_qkv.weight", &r->qkv, W_SENSITIVE), FL_CONV_HEADS, v_first, dim);
     permute(l, list(l, "attn_gate.weight", &r->z, W_LARGE), FL_CONV_HEADS, 0, dim);
     permute(l, list(l, "ssm_alpha.weight", &r->alpha, W_SENSITIVE), FL_CONV_HEADS, 0, 1);
     permute(l, list(l, "ssm_beta.weight", &r->beta, W_SENSITIVE), FL_CONV_HEADS, 0, 1);
@@ -136,7 +136,7 @@ static void list_gdn(lister *l, const fl_layer_refs *r, bool bwd)
     list_head_vector(l, "ssm_dt.bias", &r->dt, false);
     list_head_vector(l, "ssm_a", &r->a, true);
     list(l, "ssm_norm.weight", &r->gdn_norm, W_FLOAT);
-    permute(l, list(l, "ssm_out.weight", &r->out, W_LARGE), FL_CONV_HEAD_COLS, 0, dim);
+    permute(l, list(l, "ssm_out.weight", &r->out, W_SENSITIVE), FL_CONV_HEAD_COLS, 0, dim);
     if (!bwd) return;
     permute(l, list(l, "ssm_bwd_alpha.weight", &r->bwd_alpha, W_SENSITIVE), FL_CONV_HEADS, 0, 1);
     permute(l, list(l, "ssm_bwd_beta.weight", &r->bwd_beta, W_SENSITIVE), FL_CONV_HEADS, 0, 1);

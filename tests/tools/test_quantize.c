@@ -179,10 +179,11 @@ static void quirks_are_straightened(void **state)
 static void check_types(const fl_source *s, uint32_t large, uint32_t sensitive)
 {
     static const char *const names[3][8] = {
-        {"blk.0.ffn_down_exps.weight", "blk.0.attn_qkv.weight", "blk.1.attn_q.weight",
-         "blk.0.ssm_out.weight", "blk.0.ffn_up_shexp.weight"},
+        {"blk.0.ffn_down_exps.weight", "blk.0.attn_gate.weight", "blk.1.attn_q.weight",
+         "blk.1.attn_output.weight", "blk.0.ffn_up_shexp.weight"},
         {"token_embd.weight", "output.weight", "blk.1.attn_k.weight", "blk.1.attn_v.weight",
-         "blk.0.ssm_alpha.weight", "blk.0.ssm_bwd_beta.weight"},
+         "blk.0.ssm_alpha.weight", "blk.0.ssm_bwd_beta.weight", "blk.0.attn_qkv.weight",
+         "blk.0.ssm_out.weight"},
         {"output_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.ssm_conv1d.weight",
          "blk.0.ssm_bwd_conv1d.weight", "blk.0.ssm_bwd_mix", "blk.0.ssm_dt.bias", "blk.0.ssm_a",
          "blk.0.ffn_gate_inp_shexp.weight"}};
