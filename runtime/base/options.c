@@ -84,6 +84,11 @@ static const option_row rows[] = {
     {"top-k", 0, K_INT, C_RUN, AT(top_k), 0, 1e9, NULL, "N", "keep the N likeliest; 0 keeps all"},
     {"top-p", 0, K_REAL, C_RUN, AT(top_p), 0, 1, NULL, "X", "nucleus sampling"},
     {"min-p", 0, K_REAL, C_RUN, AT(min_p), 0, 1, NULL, "X", "drop tokens below X times the best"},
+    {"presence", 0, K_REAL, C_RUN, AT(presence), -2, 2, NULL, "X",
+     "taken from the logit of a token that the answer holds already"},
+    {"frequency", 0, K_REAL, C_RUN, AT(frequency), -2, 2, NULL, "X", "the same, for each time"},
+    {"repetition", 0, K_REAL, C_RUN, AT(repetition), 0.1, 10, NULL, "X",
+     "divides the logit of such a token (a negative one is multiplied); 1 is off"},
     {"seed", 0, K_SEED, C_RUN, AT(seed), 0, 0, NULL, "N", "seed of the sampler"},
     {"threshold", 0, K_REAL, C_RUN, AT(threshold), 0, 1, NULL, "X",
      "block mode: confidence that commits a token"},
@@ -266,6 +271,7 @@ static void defaults(fl_options *o)
     o->max_tokens = -1;
     o->top_k = -1;
     o->temp = o->top_p = o->min_p = o->threshold = NAN;
+    o->presence = o->frequency = o->repetition = NAN;
 }
 
 static fl_status unknown_option(const command *c, char **argv, int at, fl_err *err)

@@ -38,7 +38,8 @@ typedef struct fl_options {
     int64_t top_k;             /* -1 not given */
     uint64_t seed;
     bool seed_given;
-    double threshold; /* --threshold, NAN not given */
+    double presence, frequency, repetition; /* NAN not given */
+    double threshold;                       /* --threshold, NAN not given */
 
     /* memory and machine */
     uint64_t vram;      /* bytes; 0 not given */

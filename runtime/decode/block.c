@@ -46,6 +46,13 @@ static int list_masked(const block_run *b, int row0, int *target)
     return n;
 }
 
+/* A row is final: later passes of the block count it too. */
+static void put(block_run *b, int row, int32_t token)
+{
+    b->g->block[row] = token;
+    fl_sampler_count(b->g->sampler, token);
+}
+
 /* Writes what reaches the threshold; if nothing does, the surest row, the lowest on ties. */
 static void commit(block_run *b, const int *target, int n)
 {
@@ -55,11 +62,11 @@ static void commit(block_run *b, const int *target, int n)
         const fl_pick p = b->g->picks[i];
         if (p.confidence > b->g->picks[best].confidence) best = i;
         if (p.confidence < b->c->clover.threshold) continue;
-        b->g->block[target[i]] = p.token;
+        put(b, target[i], p.token);
         b->out->committed_at_threshold++;
         any = true;
     }
-    if (!any) b->g->block[target[best]] = b->g->picks[best].token;
+    if (!any) put(b, target[best], b->g->picks[best].token);
 }
 
 /* Hands on the rows that have no mask before them. */
@@ -82,7 +89,9 @@ static fl_status seed_first_row(block_run *b, fl_err *err)
 {
     if (!b->c->clover.pred_shift || !is_mask(b, 0)) return FL_OK;
     FL_TRY(run_pending(b, err));
-    FL_TRY(fl_loop_next(b->g, &b->g->block[0], err));
+    int32_t token = 0;
+    FL_TRY(fl_loop_next(b->g, &token, err));
+    put(b, 0, token);
     emit_head(b);
     return FL_OK;
 }
@@ -115,7 +124,7 @@ static fl_status fill_block(block_run *b, fl_err *err)
         FL_TRY(run_pass(b, &row0, err));
         const int n = list_masked(b, row0, target);
         FL_TRY(fl_forward_logits(g->engine, g->rows, n, &logits, err));
-        fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, n, g->picks);
+        fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, NULL, n, g->picks);
         commit(b, target, n);
         emit_head(b);
     }

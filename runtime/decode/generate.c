@@ -51,11 +51,15 @@ void fl_gen_config_init(fl_gen_config *c, const fl_model *model)
         c->sampler.top_k = (int64_t)gguf_num(g, "general.sampling.top_k", 0.0);
         c->sampler.top_p = gguf_num(g, "general.sampling.top_p", 1.0);
         c->sampler.min_p = gguf_num(g, "general.sampling.min_p", 0.0);
+        c->sampler.repetition = gguf_num(g, "general.sampling.penalty_repeat", 1.0);
     } else if (j && fl_json_bool(fl_json_get(j, "do_sample"), true)) {
         c->sampler.temp = fl_json_num(fl_json_get(j, "temperature"), 0.0);
         c->sampler.top_k = fl_json_int(fl_json_get(j, "top_k"), 0);
         c->sampler.top_p = fl_json_num(fl_json_get(j, "top_p"), 1.0);
         c->sampler.min_p = fl_json_num(fl_json_get(j, "min_p"), 0.0);
+        c->sampler.repetition = fl_json_num(fl_json_get(j, "repetition_penalty"), 1.0);
+        c->sampler.presence = fl_json_num(fl_json_get(j, "presence_penalty"), 0.0);
+        c->sampler.frequency = fl_json_num(fl_json_get(j, "frequency_penalty"), 0.0);
     }
     c->sampler.raw_confidence = c->clover.conf == FL_CONF_RAW;
 }
@@ -228,6 +232,7 @@ fl_status fl_loop_ar(fl_generator *g, const fl_gen_config *c, const int32_t *pro
     for (;;) {
         int32_t token = 0;
         FL_TRY(fl_loop_next(g, &token, err));
+        fl_sampler_count(g->sampler, token);
         if (fl_loop_push(g, c, out, token)) return FL_OK;
         if (e->state.n + 1 >= e->params.n_ctx) break;
         FL_TRY(fl_forward_clean(e, &token, 1, err));

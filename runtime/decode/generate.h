@@ -40,7 +40,7 @@ typedef struct fl_gen_config {
     void *arg;
 } fl_gen_config;
 
-/* The model's own defaults: clover's switches; temperature, top-k, top-p, min-p from
+/* The model's own defaults: clover's switches; temperature, top-k, top-p, min-p, penalties from
  * generation_config.json or the GGUF's general.sampling.* keys; greedy where it gives none. */
 void fl_gen_config_init(fl_gen_config *c, const fl_model *model);
 

@@ -16,7 +16,10 @@ struct fl_sampler {
     fl_sampler_config c;
     int64_t n_vocab;
     int n_workers;
+    bool penalize;
     uint8_t *banned;       /* [n_vocab] */
+    int32_t *count;        /* [n_vocab] in the text generated so far */
+    int32_t *ahead;        /* [n_workers][n_vocab] zeros between calls */
     candidate *candidates; /* [n_workers][n_vocab] */
 };
 
@@ -26,10 +29,12 @@ fl_status fl_sampler_create(fl_sampler **out, int64_t n_vocab, int n_workers, fl
     if (!s) return FL_FAIL(err, FL_E_NOMEM, 0, "sampler: out of memory");
     s->n_vocab = n_vocab;
     s->n_workers = n_workers;
-    s->c = (fl_sampler_config){.top_p = 1.0};
+    s->c = (fl_sampler_config){.top_p = 1.0, .repetition = 1.0};
     s->banned = calloc((size_t)n_vocab, 1);
+    s->count = calloc((size_t)n_vocab, sizeof(*s->count));
+    s->ahead = calloc((size_t)n_vocab * (size_t)n_workers, sizeof(*s->ahead));
     s->candidates = malloc((size_t)n_vocab * (size_t)n_workers * sizeof(candidate));
-    if (!s->banned || !s->candidates) {
+    if (!s->banned || !s->count || !s->ahead || !s->candidates) {
         fl_sampler_destroy(&s);
         return FL_FAIL(err, FL_E_NOMEM, 0, "sampler: out of memory for %lld ids",
                        (long long)n_vocab);
@@ -42,6 +47,8 @@ void fl_sampler_destroy(fl_sampler **s)
 {
     if (!*s) return;
     free((*s)->banned);
+    free((*s)->count);
+    free((*s)->ahead);
     free((*s)->candidates);
     free(*s);
     *s = NULL;
@@ -60,8 +67,23 @@ fl_status fl_sampler_configure(fl_sampler *s, const fl_sampler_config *c, fl_err
                        c->top_p);
     if (!(c->min_p >= 0.0 && c->min_p <= 1.0))
         return FL_FAIL(err, FL_E_ARG, 0, "--min-p %g: expected 0 (off) to 1", c->min_p);
+    if (!(fabs(c->presence) <= 2.0))
+        return FL_FAIL(err, FL_E_ARG, 0, "--presence %g: expected -2 to 2", c->presence);
+    if (!(fabs(c->frequency) <= 2.0))
+        return FL_FAIL(err, FL_E_ARG, 0, "--frequency %g: expected -2 to 2", c->frequency);
+    if (!(c->repetition >= 0.0 && c->repetition <= 10.0))
+        return FL_FAIL(err, FL_E_ARG, 0, "--repetition %g: expected above 0, at most 10 (1 is off)",
+                       c->repetition);
     s->c = *c;
+    if (s->c.repetition == 0.0) s->c.repetition = 1.0;
+    s->penalize = c->presence != 0.0 || c->frequency != 0.0 || s->c.repetition != 1.0;
+    memset(s->count, 0, (size_t)s->n_vocab * sizeof(*s->count));
     return FL_OK;
+}
+
+void fl_sampler_count(fl_sampler *s, int32_t id)
+{
+    if (id >= 0 && id < s->n_vocab) s->count[id]++;
 }
 
 void fl_sampler_ban(fl_sampler *s, int32_t id)
@@ -126,13 +148,24 @@ static double mass(const candidate *c, int64_t n, float max)
     return sum;
 }
 
-/* All ids that may be picked, with temperature applied. */
-static int64_t collect(const fl_sampler *s, const float *logits, candidate *c)
+static float penalized(const fl_sampler_config *c, float l, int32_t count)
+{
+    if (count == 0) return l;
+    l = l > 0.0f ? l / (float)c->repetition : l * (float)c->repetition;
+    return l - (float)c->presence - (float)c->frequency * (float)count;
+}
+
+/* All ids that may be picked, with penalties and temperature applied. */
+static int64_t collect(const fl_sampler *s, const float *logits, const int32_t *ahead, candidate *c)
 {
     const float t = s->c.temp > 0.0 ? (float)s->c.temp : 1.0f;
     int64_t n = 0;
-    for (int64_t i = 0; i < s->n_vocab; i++)
-        if (!s->banned[i]) c[n++] = (candidate){logits[i] / t, (int32_t)i};
+    for (int64_t i = 0; i < s->n_vocab; i++) {
+        if (s->banned[i]) continue;
+        float l = logits[i];
+        if (s->penalize) l = penalized(&s->c, l, s->count[i] + ahead[i]);
+        c[n++] = (candidate){l / t, (int32_t)i};
+    }
     return n;
 }
 
@@ -183,10 +216,15 @@ static float raw_probability(const fl_sampler *s, const float *logits, int32_t i
     return (float)((double)fl_law_exp(logits[id] - max) / sum);
 }
 
-fl_pick fl_sampler_pick(fl_sampler *s, const float *logits, int64_t pos, int worker)
+/* `ahead`: n_ahead tokens that count as generated for this pick alone. */
+static fl_pick pick(fl_sampler *s, const float *logits, int64_t pos, const int32_t *ahead,
+                    int n_ahead, int worker)
 {
     candidate *c = s->candidates + worker * s->n_vocab, *kept = c;
-    int64_t n = collect(s, logits, c);
+    int32_t *count = s->ahead + worker * s->n_vocab;
+    for (int i = 0; i < n_ahead; i++) count[ahead[i]]++;
+    int64_t n = collect(s, logits, count, c);
+    for (int i = 0; i < n_ahead; i++) count[ahead[i]]--;
     assert(n > 0);
     if (s->c.temp > 0.0) n = reduce(s, c, n, &kept);
 
@@ -208,23 +246,30 @@ fl_pick fl_sampler_pick(fl_sampler *s, const float *logits, int64_t pos, int wor
     return (fl_pick){best.id, (float)p};
 }
 
+fl_pick fl_sampler_pick(fl_sampler *s, const float *logits, int64_t pos, int worker)
+{
+    return pick(s, logits, pos, NULL, 0, worker);
+}
+
 typedef struct rows_run {
     fl_sampler *s;
     const float *logits;
     const int64_t *pos;
+    const int32_t *ahead;
     fl_pick *out;
 } rows_run;
 
 static void row_task(void *arg, int i, int worker)
 {
     const rows_run *r = arg;
-    r->out[i] = fl_sampler_pick(r->s, r->logits + i * r->s->n_vocab, r->pos[i], worker);
+    r->out[i] =
+        pick(r->s, r->logits + i * r->s->n_vocab, r->pos[i], r->ahead, r->ahead ? i : 0, worker);
 }
 
 void fl_sampler_pick_rows(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
-                          int n, fl_pick *out)
+                          const int32_t *ahead, int n, fl_pick *out)
 {
-    rows_run r = {s, logits, pos, out};
+    rows_run r = {s, logits, pos, ahead, out};
     assert(fl_pool_threads(pool) <= s->n_workers);
     fl_pool_run(pool, row_task, &r, n);
 }

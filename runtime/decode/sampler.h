@@ -8,19 +8,24 @@
 /* From logits to a token and its confidence.
  *
  * process: banned ids are taken out (before any softmax, so confidence is shared among real
- * tokens), then temperature, top-k, top-p, min-p in this order. At temperature 0 the last four
- * do not apply: the pick is the largest logit, lowest id on ties, over all that is not banned.
- * pick: Gumbel-max, argmax over the processed candidates of l / temp + G(seed, position, token).
- * Its law is the softmax of the processed distribution; its noise depends on nothing but the
- * three keys, so the same seed gives the same text in every mode that reads rows one at a time.
- * confidence: the picked token's softmax probability in the processed distribution (float32), or
- * with raw_confidence in the distribution with only the bans applied. */
+ * tokens), then penalties, temperature, top-k, top-p, min-p in this order. Penalties look at the
+ * tokens generated so far, never at the prompt: a token that occurred `c` > 0 times gets
+ * l / repetition (l * repetition where l < 0), then l - presence - frequency * c. At temperature 0
+ * the last four do not apply: the pick is the largest logit, lowest id on ties, over all that is
+ * not banned. pick: Gumbel-max, argmax over the processed candidates of l / temp + G(seed,
+ * position, token). Its law is the softmax of the processed distribution; its noise depends on
+ * nothing but the three keys, so the same seed gives the same text in every mode that reads rows
+ * one at a time. confidence: the picked token's softmax probability in the processed distribution
+ * (float32), or with raw_confidence in the distribution with only the bans applied. */
 typedef struct fl_sampler_config {
     double temp;   /* >= 0; 0 = greedy */
     int64_t top_k; /* 0 = off */
     double top_p;  /* 1 = off; (0, 1] */
     double min_p;  /* 0 = off; [0, 1] */
     uint64_t seed;
+    double presence;   /* -2 to 2; 0 = off */
+    double frequency;  /* -2 to 2; 0 = off */
+    double repetition; /* above 0, at most 10; 1 or 0 = off */
     bool raw_confidence;
 } fl_sampler_config;
 
@@ -35,16 +40,20 @@ typedef struct fl_sampler fl_sampler;
 FL_CHECKED fl_status fl_sampler_create(fl_sampler **out, int64_t n_vocab, int n_workers,
                                        fl_err *err);
 void fl_sampler_destroy(fl_sampler **s);
-/* FL_E_ARG names the option that is out of range. Bans stay. */
+/* FL_E_ARG names the option that is out of range. Bans stay, the counted tokens are forgotten. */
 FL_CHECKED fl_status fl_sampler_configure(fl_sampler *s, const fl_sampler_config *c, fl_err *err);
 void fl_sampler_ban(fl_sampler *s, int32_t id);
 bool fl_sampler_banned(const fl_sampler *s, int32_t id);
 
+/* A generated token is final: from now on penalties count it. */
+void fl_sampler_count(fl_sampler *s, int32_t id);
+
 /* One row of finite logits for absolute position `pos`. At least one id must not be banned. */
 fl_pick fl_sampler_pick(fl_sampler *s, const float *logits, int64_t pos, int worker);
-/* n rows [n][n_vocab] on the pool; row i is for position pos[i]. */
+/* n rows [n][n_vocab] on the pool; row i is for position pos[i]. `ahead` (may be NULL): n - 1
+ * tokens that are not final; for row i the first i of them count as generated. */
 void fl_sampler_pick_rows(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
-                          int n, fl_pick *out);
+                          const int32_t *ahead, int n, fl_pick *out);
 
 /* The keyed noise: splitmix64's finalizer over the chained keys gives 53 bits, u = (bits + 0.5) /
  * 2^53, G = -log(-log(u)). */

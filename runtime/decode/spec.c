@@ -69,7 +69,7 @@ static fl_status draft_from_masks(const spec_run *r, int32_t *x, int max, int *n
     if (max < 2) return FL_OK;
     FL_TRY(fl_forward_denoise(g->engine, x, max, sw, err));
     FL_TRY(fl_forward_logits(g->engine, g->rows, max - 1, &logits, err));
-    fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, max - 1, g->picks);
+    fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, NULL, max - 1, g->picks);
     r->out->denoise_passes++;
     for (int i = 1; i < max; i++) {
         if (i > 1 && g->picks[i - 1].confidence < r->c->draft_min) break;
@@ -94,6 +94,7 @@ static fl_status draft(const spec_run *r, int32_t *x, int *n_x, fl_err *err)
 static bool push(spec_run *r, int32_t token)
 {
     r->pending = token;
+    fl_sampler_count(r->g->sampler, token);
     return fl_loop_push(r->g, r->c, r->out, token);
 }
 
@@ -108,7 +109,7 @@ static fl_status verify(spec_run *r, const int32_t *x, int n, bool *over, fl_err
     }
     FL_TRY(fl_forward_held(g->engine, x, n, err));
     FL_TRY(fl_forward_logits(g->engine, g->rows, n, &logits, err));
-    fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, n, g->picks);
+    fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, x + 1, n, g->picks);
     r->out->held_passes++;
     r->out->drafted += n - 1;
     /* Row m - 1 is the last one whose tokens are all AR's; a token that ends the text is not

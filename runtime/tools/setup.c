@@ -70,6 +70,9 @@ fl_status fl_setup_gen_config(const fl_options *o, const fl_model *model, fl_gen
     if (!isnan(o->temp)) c->sampler.temp = o->temp;
     if (!isnan(o->top_p)) c->sampler.top_p = o->top_p;
     if (!isnan(o->min_p)) c->sampler.min_p = o->min_p;
+    if (!isnan(o->presence)) c->sampler.presence = o->presence;
+    if (!isnan(o->frequency)) c->sampler.frequency = o->frequency;
+    if (!isnan(o->repetition)) c->sampler.repetition = o->repetition;
     if (o->top_k >= 0) c->sampler.top_k = o->top_k;
     if (o->seed_given) c->sampler.seed = o->seed;
     c->max_tokens = o->max_tokens;

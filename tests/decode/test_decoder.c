@@ -421,6 +421,10 @@ static void A8_speculation_gives_the_text_of_ar(void **state)
         check_speculation(g, l.engine, &c, ids, 40, &accepted);
         c.draft_min = 0.3f;
         check_speculation(g, l.engine, &c, ids, 33, &accepted);
+        c.sampler.presence = 0.5;
+        c.sampler.frequency = 0.1;
+        c.sampler.repetition = 1.1;
+        check_speculation(g, l.engine, &c, ids, 40, &accepted);
         assert_true(accepted > (kind ? 500 : 0));
         fl_generator_destroy(&g);
         fl_unload(&l);
@@ -767,6 +771,44 @@ static void A11_the_context_holds_the_last_block_too(void **state)
     fl_model_close(&model);
 }
 
+/* ---- C083: penalties count what was generated, never the prompt ---- */
+
+static void C083_penalties_do_not_count_the_prompt(void **state)
+{
+    (void)state;
+    int32_t ids[41];
+    output plain = {0}, o = {0};
+    fill_prompt(ids, 41);
+    for (int mode = FL_GEN_AR; mode <= FL_GEN_SPEC; mode++) {
+        fl_gen_config c = base_config((fl_gen_mode)mode);
+        c.clover.threshold = 1.0f;
+        c.max_tokens = 60;
+        run(&c, ids, 41, &plain);
+        /* A prompt made of the very token that comes first would lose it if it counted. */
+        int32_t same[41];
+        for (int i = 0; i < 41; i++) same[i] = plain.ids[0];
+        c.max_tokens = 1;
+        run(&c, same, 41, &plain);
+        c.sampler.presence = 2.0;
+        c.sampler.repetition = 10.0;
+        run(&c, same, 41, &o);
+        /* In a block other rows may be final, and count, before the first one. */
+        if (mode != FL_GEN_BLOCK) assert_int_equal(o.ids[0], plain.ids[0]);
+        /* What was generated counts: the penalized text repeats less. */
+        int seen[512] = {0}, repeats[2] = {0};
+        for (int penalized = 0; penalized < 2; penalized++) {
+            c = base_config((fl_gen_mode)mode);
+            c.clover.threshold = 1.0f;
+            c.max_tokens = 60;
+            if (penalized) c.sampler.presence = 2.0;
+            run(&c, ids, 41, &o);
+            memset(seen, 0, sizeof(seen));
+            for (int i = 0; i < 60; i++) repeats[penalized] += seen[o.ids[i]]++ > 0;
+        }
+        assert_true(repeats[0] > repeats[1]);
+    }
+}
+
 /* ---- streaming and refusals ---- */
 
 static void text_streams_in_order_and_can_be_canceled(void **state)
@@ -872,6 +914,7 @@ int main(void)
         cmocka_unit_test(A11_stop_strings_end_the_text_before_them_across_block_borders),
         cmocka_unit_test(A11_max_tokens_ends_it_inside_a_block),
         cmocka_unit_test(A11_the_context_holds_the_last_block_too),
+        cmocka_unit_test(C083_penalties_do_not_count_the_prompt),
         cmocka_unit_test(text_streams_in_order_and_can_be_canceled),
         cmocka_unit_test(settings_that_cannot_work_are_refused),
         cmocka_unit_test(auto_mode_follows_the_verdict),

@@ -171,6 +171,79 @@ static void confidence_is_that_of_the_processed_or_the_raw_distribution(void **s
     fl_sampler_destroy(&s);
 }
 
+static void penalties_follow_their_formula(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    fl_sampler_config c = greedy;
+    float l[V];
+    fill(l, -3.0f);
+    l[2] = 4.0f;
+    l[5] = 3.0f;
+    l[9] = -1.0f;
+    /* presence 1.5 once, whatever the count: 4 - 1.5 < 3. */
+    c.presence = 1.5;
+    fl_sampler *s = make(&c);
+    assert_int_equal(fl_sampler_pick(s, l, 0, 0).token, 2);
+    fl_sampler_count(s, 2);
+    fl_sampler_count(s, 2);
+    const fl_pick p = fl_sampler_pick(s, l, 0, 0);
+    assert_int_equal(p.token, 5);
+    /* and the confidence is that of the penalized distribution */
+    const double sum = exp(3.0) + exp(2.5) + exp(-1.0) + 13 * exp(-3.0);
+    assert_true(fabs(p.confidence - exp(3.0) / sum) < 1e-6);
+    /* A new configuration forgets the counts. */
+    c.presence = 0.0;
+    c.frequency = 0.4;
+    ASSERT_OK(fl_sampler_configure(s, &c, &err));
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(fl_sampler_pick(s, l, 0, 0).token, 2);
+        fl_sampler_count(s, 2);
+    }
+    assert_int_equal(fl_sampler_pick(s, l, 0, 0).token, 5); /* 4 - 1.2 < 3 */
+    /* repetition divides what is positive and multiplies what is negative. */
+    c.frequency = 0.0;
+    c.repetition = 2.0;
+    ASSERT_OK(fl_sampler_configure(s, &c, &err));
+    fl_sampler_count(s, 2);
+    fl_sampler_count(s, 5);
+    assert_int_equal(fl_sampler_pick(s, l, 0, 0).token, 2); /* 2 against 1.5 */
+    fill(l, -3.0f);
+    l[9] = -2.0f;
+    assert_int_equal(fl_sampler_pick(s, l, 0, 0).token, 9);
+    fl_sampler_count(s, 9);
+    assert_int_equal(fl_sampler_pick(s, l, 0, 0).token, 0); /* -4 against -3 */
+    fl_sampler_destroy(&s);
+}
+
+static void rows_ahead_count_the_tokens_before_them(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    static const int32_t ahead[N - 1] = {3, 3, 7, 3, 1};
+    fl_err err = {0};
+    fl_pool *pool = NULL;
+    fl_sampler_config c = greedy;
+    float l[N * V];
+    int64_t pos[N] = {0};
+    fl_pick got[N];
+    for (int i = 0; i < N * V; i++) l[i] = (float)((i * 7919) % 101) / 25.0f;
+    c.frequency = 0.7;
+    c.repetition = 1.3;
+    fl_sampler *s = make(&c);
+    fl_sampler_count(s, 3);
+    ASSERT_OK(fl_pool_create(&pool, 2, &err));
+    fl_sampler_pick_rows(s, pool, l, pos, ahead, N, got);
+    for (int i = 0; i < N; i++) {
+        const fl_pick want = fl_sampler_pick(s, l + i * V, pos[i], 0);
+        assert_int_equal(got[i].token, want.token);
+        assert_true(got[i].confidence == want.confidence);
+        if (i < N - 1) fl_sampler_count(s, ahead[i]);
+    }
+    fl_pool_destroy(&pool);
+    fl_sampler_destroy(&s);
+}
+
 static void rows_on_the_pool_equal_rows_alone(void **state)
 {
     (void)state;
@@ -184,7 +257,7 @@ static void rows_on_the_pool_equal_rows_alone(void **state)
     for (int i = 0; i < N * V; i++) l[i] = (float)((i * 7919) % 101) / 25.0f;
     for (int i = 0; i < N; i++) pos[i] = 1000 + 3 * i;
     ASSERT_OK(fl_pool_create(&pool, 2, &err));
-    fl_sampler_pick_rows(s, pool, l, pos, N, got);
+    fl_sampler_pick_rows(s, pool, l, pos, NULL, N, got);
     for (int i = 0; i < N; i++) {
         const fl_pick want = fl_sampler_pick(s, l + i * V, pos[i], 0);
         assert_int_equal(got[i].token, want.token);
@@ -215,6 +288,15 @@ static void settings_out_of_range_are_named(void **state)
     c = greedy;
     c.min_p = -0.1;
     ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "--min-p");
+    c = greedy;
+    c.presence = 2.5;
+    ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "--presence");
+    c = greedy;
+    c.frequency = NAN;
+    ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "--frequency");
+    c = greedy;
+    c.repetition = -1.0;
+    ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "--repetition");
     fl_sampler_destroy(&s);
 }
 
@@ -227,6 +309,8 @@ int main(void)
         cmocka_unit_test(same_keys_give_the_same_noise),
         cmocka_unit_test(filters_keep_what_they_should),
         cmocka_unit_test(confidence_is_that_of_the_processed_or_the_raw_distribution),
+        cmocka_unit_test(penalties_follow_their_formula),
+        cmocka_unit_test(rows_ahead_count_the_tokens_before_them),
         cmocka_unit_test(rows_on_the_pool_equal_rows_alone),
         cmocka_unit_test(settings_out_of_range_are_named),
     };
