@@ -40,7 +40,7 @@ typedef struct attn_run {
 } attn_run;
 
 /* Norms and rotates the heads of one row and puts its keys and values into the cache. The softmax
- * would turn a NaN in a key into a weight, so the row's values carry it on. */
+ * would turn an infinite key into a weight, so the row's values carry it on as a NaN. */
 static void head_task(void *arg, int t, int worker)
 {
     const attn_run *r = arg;

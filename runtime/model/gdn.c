@@ -55,8 +55,8 @@ static void norm_heads(const gdn_run *r, float *c)
 
 /* decay = E(a * softplus(alpha + dt)) and beta = sigmoid(beta), in place: the law's functions, so
  * that a decay has the same bits on every machine. Where a decay is near 1 its argument is near 0,
- * so its error stays that of one float rounding. E bounds its argument, so a NaN would come out as
- * a number: x - x carries it on, and is 0 for all that is finite. */
+ * so its error stays that of one float rounding. Both turn an infinity into a number: x - x makes
+ * it a NaN that the checks find, and is 0 for all that is finite. */
 static void gates(const gdn_run *r, const float *a, const float *dt, float *alpha, float *beta)
 {
     for (int n = 0; n < r->p->hp->gdn_v_heads; n++) {

@@ -413,7 +413,7 @@ static void combine_task(void *arg, int t, int worker)
     memset(y, 0, (size_t)d * sizeof(float));
     for (int i = t * k; i < (t + 1) * k; i++)
         kern->axpy(b->route.weight[i], b->moe.pair_y + b->route.pair[i] * d, d, y);
-    /* x - x: the sigmoid would hide a NaN. */
+    /* x - x: the sigmoid would hide an infinity. */
     const float x = b->moe.shared_gate[t], gate = fl_law_sigmoid(x) + (x - x);
     kern->axpy(gate, b->moe.shared_y + t * d, d, y);
 }
