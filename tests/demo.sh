@@ -30,5 +30,5 @@ fail() { echo "demo: $1" >&2; exit 1; }
 json=$($fourleaf run $model -p "$question" --mode block --think off --temp 0 --vram $vram --json)
 [[ $answer == *Canberra* ]] || fail "the answer does not contain Canberra"
 [ "$(number bytes_read <<<"$json")" -gt 0 ] || fail "no expert was read from the file"
-[ "$(number device_peak_bytes <<<"$json")" -le "$(number device_cap_bytes <<<"$json")" ] ||
+[ "$(number device_peak <<<"$json")" -le "$(number device_cap <<<"$json")" ] ||
     fail "device memory went over the cap"
