@@ -38,7 +38,8 @@ ALL_CFLAGS = $(CFLAGS_BASE) $(CFLAGS_$(VARIANT)) $(CFLAGS)
 
 # Sources are found, not listed. runtime/main.c is the program; all else is one library.
 SRC   := $(filter-out runtime/main.c,$(wildcard runtime/*/*.c runtime/*/*/*.c quant/*.c offload/*.c kernels/*.c kernels/*/*.c))
-OBJ   := $(SRC:%.c=$(B)/%.o)
+CU    := $(if $(filter 1,$(CUDA)),$(wildcard runtime/device/*/*.cu kernels/*/*.cu))
+OBJ   := $(SRC:%.c=$(B)/%.o) $(CU:%=$(B)/%.o)
 LIB   := $(B)/libfourleaf.a
 PROG  := $(B)/fourleaf
 TEST_SRC := $(wildcard tests/*/test_*.c)
@@ -68,6 +69,19 @@ $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "CC $<")
 	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -c -o $@ $<
+
+# One binary for machines with and without a driver: libcudart_static looks for libcuda at run time.
+CUDA_HOME  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+CUDA_ARCHS ?= 80 86 89 90 120
+NVCC_FLAGS := -O3 -std=c++17 -lineinfo -I. -Werror all-warnings \
+    $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+    -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS)) \
+    -Xcompiler -fno-exceptions,-fno-rtti,-fno-threadsafe-statics
+LDLIBS_BASE += $(if $(CU),$(CUDA_HOME)/lib64/libcudart_static.a -ldl -lrt)
+$(B)/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "NVCC $<")
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 $(PROG): $(B)/runtime/main.o $(LIB)
 	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $< $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
@@ -119,7 +133,7 @@ fuzz:
 check: $(LIB)
 	@tests/check/layers.sh
 	@tests/check/headers.sh
-	@tests/check/symbols.sh $(OBJ)
+	@tests/check/symbols.sh $(filter-out %.cu.o,$(OBJ))
 	@tests/check/format.sh
 
 PREFIX ?= /usr/local
