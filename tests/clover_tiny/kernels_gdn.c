@@ -73,6 +73,7 @@ static void transpose(int rows, int cols, const float *in, float *out)
  * states: [..][nv][HEAD][HEAD], the state before each chunk.
  */
 typedef struct {
+    int valid; /* rows of this chunk that exist; the others are zero and change nothing */
     float g_sum[CHUNK], read_sum[CHUNK], beta[CHUNK];
     float k[CHUNK][HEAD], q[CHUNK][HEAD], kt[HEAD][CHUNK];
     float kk[CHUNK][CHUNK], qk[CHUNK][CHUNK];
@@ -95,7 +96,10 @@ static inline long scan_row(const gdn_shape *sh, long seq, int step)
 static void chunk_keys(chunk_t *c, const gdn_shape *sh, long seq, int first, int key_head,
                        const float *q, const float *k)
 {
-    for (int t = 0; t < CHUNK; t++) {
+    c->valid = sh->T - first < CHUNK ? sh->T - first : CHUNK;
+    memset(c->k, 0, sizeof c->k);
+    memset(c->q, 0, sizeof c->q);
+    for (int t = 0; t < c->valid; t++) {
         long at = (scan_row(sh, seq, first + t) * sh->nk + key_head) * HEAD;
         memcpy(c->k[t], k + at, sizeof c->k[t]);
         memcpy(c->q[t], q + at, sizeof c->q[t]);
@@ -110,12 +114,13 @@ static void chunk_gates(chunk_t *c, const gdn_shape *sh, long seq, int first, in
 {
     float sum = 0;
     for (int t = 0; t < CHUNK; t++) {
-        long at = scan_row(sh, seq, first + t) * sh->nv + head;
+        int exists = t < c->valid;
+        long at = exists ? scan_row(sh, seq, first + t) * sh->nv + head : 0;
         float before = sum;
-        sum += g[at];
+        sum += exists ? g[at] : 0.0f;
         c->g_sum[t] = sum;
         c->read_sum[t] = sh->strict ? before : sum;
-        c->beta[t] = beta[at];
+        c->beta[t] = exists ? beta[at] : 0.0f;
     }
     for (int t = 0; t < CHUNK; t++)
         for (int s = 0; s < CHUNK; s++) {
@@ -130,7 +135,8 @@ static void chunk_gates(chunk_t *c, const gdn_shape *sh, long seq, int first, in
 static void chunk_solve(chunk_t *c, const gdn_shape *sh, long seq, int first, int head,
                         const float *v, float (*state_k)[HEAD], float *resid)
 {
-    for (int t = 0; t < CHUNK; t++) {
+    memset(c->delta, 0, sizeof c->delta);
+    for (int t = 0; t < c->valid; t++) {
         long at = (scan_row(sh, seq, first + t) * sh->nv + head) * HEAD;
         float known[HEAD];
         float scale = state_k ? expf(c->g_sum[t]) : 0.0f;
@@ -160,6 +166,7 @@ static void chunk_update_state(const chunk_t *c, float (*scaled)[HEAD], const fl
 }
 
 /*
+ * T may be any length; the last chunk is then shorter.
  * start[seq] indexes `states` for the state before the sequence, or is -1 for zero. With
  * save_states the state before chunk i of a sequence is written at states[(seq * T / CHUNK + i)].
  */
@@ -172,7 +179,7 @@ void gdn_forward(int nseq, int T, int nk, int nv, int reverse, int strict, int s
     float(*state_k)[HEAD] = malloc(sizeof(float) * CHUNK * HEAD),
     (*out)[HEAD] = malloc(sizeof(float) * CHUNK * HEAD);
     const long state_size = (long)HEAD * HEAD;
-    int chunks = T / CHUNK, group = nv / nk;
+    int chunks = (T + CHUNK - 1) / CHUNK, group = nv / nk;
     for (int seq = 0; seq < nseq; seq++)
         for (int i = 0; i < chunks; i++)
             for (int head = 0; head < nv; head++) {
@@ -192,7 +199,7 @@ void gdn_forward(int nseq, int T, int nk, int nv, int reverse, int strict, int s
                 }
                 product(CHUNK, HEAD, CHUNK, c->read_qk[0], CHUNK, 1, c->delta[0], out[0],
                         state != 0);
-                for (int t = 0; t < CHUNK; t++)
+                for (int t = 0; t < c->valid; t++)
                     memcpy(o + (scan_row(&sh, seq, first + t) * nv + head) * HEAD, out[t],
                            sizeof out[t]);
                 if (save_states && i + 1 < chunks)
@@ -323,7 +330,10 @@ static void chunk_carry_backward(chunk_grad *b, const chunk_t *c, int has_next, 
 static void chunk_load_grad(chunk_grad *b, chunk_t *c, const gdn_shape *sh, long seq, int first,
                             int head, const float *d_o, const float *resid)
 {
-    for (int t = 0; t < CHUNK; t++) {
+    memset(b->d_out, 0, sizeof b->d_out);
+    memset(b->resid, 0, sizeof b->resid);
+    memset(c->delta, 0, sizeof c->delta);
+    for (int t = 0; t < c->valid; t++) {
         long at = (scan_row(sh, seq, first + t) * sh->nv + head) * HEAD;
         memcpy(b->d_out[t], d_o + at, sizeof b->d_out[t]);
         memcpy(b->resid[t], resid + at, sizeof b->resid[t]);
@@ -337,7 +347,7 @@ static void chunk_store_grad(const chunk_grad *b, const chunk_t *c, const gdn_sh
 {
     float sum = 0;
     int key_head = head / (sh->nv / sh->nk);
-    for (int t = CHUNK - 1; t >= 0; t--) {
+    for (int t = c->valid - 1; t >= 0; t--) {
         long row = scan_row(sh, seq, first + t), at_k = (row * sh->nk + key_head) * HEAD,
              at_v = (row * sh->nv + head) * HEAD;
         for (int i = 0; i < HEAD; i++) {
@@ -367,7 +377,7 @@ void gdn_backward(int nseq, int T, int nk, int nv, int reverse, int strict, int 
     chunk_grad *b = malloc(sizeof *b);
     const long state_size = (long)HEAD * HEAD;
     float *carry = malloc(sizeof(float) * nv * state_size);
-    int chunks = T / CHUNK, group = nv / nk;
+    int chunks = (T + CHUNK - 1) / CHUNK, group = nv / nk;
     for (int seq = 0; seq < nseq; seq++)
         for (int i = chunks - 1; i >= 0; i--)
             for (int head = 0; head < nv; head++) {

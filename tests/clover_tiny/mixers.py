@@ -66,7 +66,8 @@ class Layout:
         self.rows = self.clean + self.blocks * BLOCK
         self.block_seq, self.block_index = block_seq, block_index
         begin = block_seq * length + block_index * BLOCK
-        slot = block_seq * (length // BLOCK) + block_index
+        self.chunks = (length + BLOCK - 1) // BLOCK
+        slot = block_seq * self.chunks + block_index
         later, none = block_index > 0, torch.full_like(begin, -1)
         first = [self.clean + m * BLOCK for m in range(self.blocks)]
         clean_none, noisy = [-1] * batch, slice(self.clean, self.rows)
@@ -140,7 +141,7 @@ class GdnMixer(torch.autograd.Function):
     ):
         nv, d, n, ld = cfg.value_heads, cfg.head_dim, lay.rows, cfg.gdn_width
         a = cfg.channels + cfg.value_dim
-        states = torch.empty(lay.clean // BLOCK, nv, d, d)
+        states = torch.empty(lay.batch * lay.chunks, nv, d, d)
         g, beta = torch.empty(n, nv), torch.empty(n, nv)
         call("gates_forward", n, nv, ld, rows[:, a:], rows[:, a + nv :], a_log, dt, g, beta)
         scans = [Scan(lay.clean_part, cfg, call)]

@@ -285,7 +285,7 @@ class Model:
         return Experts.apply(x, h, weight, p[at + "gate_up"], p[at + "down"], route, self.call)
 
     def forward(self, tokens, block_tokens, block_seq, block_index, balance=None, wanted=None):
-        """tokens [B,T], T a multiple of 32; block_tokens [M,32] is a masked copy of block
+        """tokens [B,T]; block_tokens [M,32] is a masked copy of block
         block_index[m] of sequence block_seq[m].
 
         Returns the rows before the final norm: all B*T + 32*M of them, or those whose numbers are

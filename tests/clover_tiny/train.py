@@ -47,6 +47,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 POOL = 1536  # examples that are sorted by length together
 MAX_TOKENS = 1024
 SAVE_SECONDS = 300
+PADDING = 8  # lengths are multiples of it: fewer distinct shapes
 COPY_MAX_TOKENS = 160
 TASK_IDS = {name: i for i, name in enumerate(list(data.TASKS) + ["talk"])}
 
@@ -82,6 +83,7 @@ def parse_options():
         help="weight of the <|endoftext|> rows that fill the last block",
     )
     parser.add_argument("--decay-weights", type=float, default=0.05)
+    parser.add_argument("--keep", default="{}", help="JSON: task -> share of its examples to use")
     parser.add_argument("--procs", type=int, default=2)
     parser.add_argument("--experts", type=int, default=16)
     parser.add_argument("--width", type=int, default=256)
@@ -104,16 +106,19 @@ class Encoded:
             self.ids += tokenizer.encode(text)
             if is_answer:
                 self.spans.append((begin, len(self.ids)))
-        self.length = (len(self.ids) + BLOCK - 1) // BLOCK * BLOCK
+        self.length = (len(self.ids) + PADDING - 1) // PADDING * PADDING
         self.block_rows = (
             sum((end + BLOCK - 1) // BLOCK - begin // BLOCK for begin, end in self.spans) * BLOCK
         )
 
 
-def encoded_pool(stream, tokenizer, copy_phase):
+def encoded_pool(stream, tokenizer, copy_phase, keep, rng):
+    """keep: task -> share of its examples to use, for tasks that are learnt already."""
     limit = COPY_MAX_TOKENS if copy_phase else MAX_TOKENS
     pool = []
     for example in stream:
+        if rng.random() >= keep.get(example.task, 1.0):
+            continue
         encoded = Encoded(example, tokenizer)
         if encoded.length <= limit:
             pool.append(encoded)
@@ -226,7 +231,8 @@ class BatchSource:
     def next(self, copy_phase):
         if not self.queue or self.phase != copy_phase:
             self.phase = copy_phase
-            pool = encoded_pool(self.stream(copy_phase), self.tokenizer, copy_phase)
+            stream, keep = self.stream(copy_phase), json.loads(self.options.keep)
+            pool = encoded_pool(stream, self.tokenizer, copy_phase, keep, self.rng)
             self.queue = batches_of(pool, self.options.rows, self.rng, not copy_phase)
         return Batch(self.queue.pop(), self.tokenizer, self.options, self.rng, not copy_phase)
 
