@@ -104,37 +104,40 @@ def run(model, coder, records, modes, threshold, show):
     return cells
 
 
-def masked_nll(model, coder, records, level, mode, seed=3):
-    """Mean NLL of the masked answer rows of every answer block, `level` of them masked."""
-    rng, total, count = random.Random(seed), 0.0, 0
-    size = model.block_size
+def answer_blocks(model, coder, record):
+    """(state before the block, its tokens, rows of the answer) for every block of the answer."""
+    size, prompt = model.block_size, coder.encode(record["prompt"])
+    ids = prompt + coder.encode(record["completion"])
+    end = len(ids)
+    ids += [coder.end_text] * (-len(ids) % size)
+    state, first = reference.State(model), len(prompt) // size * size
+    if first:
+        model.clean(ids[:first], state)
+    for begin in range(first, end, size):
+        block = ids[begin : begin + size]
+        yield state, block, range(max(0, len(prompt) - begin), min(size, end - begin))
+        model.clean(block, state)
+
+
+def verdict(model, coder, records, seed=3):
+    """Mean NLL of masked answer rows per GDN mode and mask level.
+
+    Block mode is earned when the bidirectional branch beats `causal` at every level.
+    """
+    rng, total = random.Random(seed), collections.defaultdict(float)
+    count = collections.Counter()
     for record in records:
-        prompt = coder.encode(record["prompt"])
-        ids = prompt + coder.encode(record["completion"])
-        ids += [coder.end_text] * (-len(ids) % size)
-        end = len(prompt) + len(coder.encode(record["completion"]))
-        state, first = reference.State(model), len(prompt) // size * size
-        if first:
-            model.clean(ids[:first], state)
-        for begin in range(first, end, size):
-            block = ids[begin : begin + size]
-            rows = [r for r in range(size) if begin + r >= len(prompt) and rng.random() < level]
-            scored = [r for r in rows if begin + r < end]
-            if scored:
-                tokens = [model.mask if r in rows else t for r, t in enumerate(block)]
-                log_p = model.logits(model.block(tokens, state, mode)).log_softmax(-1)
-                total -= float(sum(log_p[r, block[r]] for r in scored))
-                count += len(scored)
-            model.clean(block, state)
-    return total / count
-
-
-def verdict(model, coder, records):
-    """Block mode is earned when the bidirectional branch beats `causal` at every mask level."""
+        for state, block, answer in answer_blocks(model, coder, record):
+            for level in LEVELS:
+                rows = [row for row in answer if rng.random() < level]
+                count[level] += len(rows)
+                tail = range(answer.stop, len(block))  # what follows the answer is masked too
+                tokens = [model.mask if r in rows or r in tail else t for r, t in enumerate(block)]
+                for mode in reference.BLOCK_MODES if rows else ():
+                    log_p = model.logits(model.block(tokens, state, mode)).log_softmax(-1)
+                    total[mode, level] -= float(sum(log_p[r, block[r]] for r in rows))
     table = {
-        mode: {
-            str(level): round(masked_nll(model, coder, records, level, mode), 4) for level in LEVELS
-        }
+        mode: {str(level): round(total[mode, level] / count[level], 4) for level in LEVELS}
         for mode in reference.BLOCK_MODES
     }
     earned = all(table["bidir"][str(level)] < table["causal"][str(level)] for level in LEVELS)
