@@ -3,7 +3,7 @@
 usage: make_chat.py OUTDIR TEMPLATE
 
 TEMPLATE is the published Qwen3.5 template (models/templates/Qwen3.5-4B.jinja in the source of
-llama.cpp). Qwen3.6's differs in two lines, which are changed here: `preserve_thinking`, and
+llama.cpp). Two of its lines are edited here to what Qwen3.6's say: `preserve_thinking`, and
 arguments that are no strings are written as JSON. Conversations are random, a fifth of them wrong.
 """
 
