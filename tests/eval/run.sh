@@ -14,14 +14,19 @@ step() {
     echo "== $*"
     "$@" || { failed=$((failed + 1)); echo "== failed: $1"; }
 }
+# The same for a step that tells its progress on stderr: shown only when it fails.
+quiet_step() {
+    echo "== $*"
+    "$@" 2>"$b/step.log" || { failed=$((failed + 1)); cat "$b/step.log"; echo "== failed: $1"; }
+}
 step python3 tests/clover_tiny/check_heldout.py
 "$b/fourleaf" quantize "$model" "$q4" 2>"$b/quantize.log" || { cat "$b/quantize.log"; exit 1; }
 tail -n 1 "$b/quantize.log"
 step "$b/tests/eval/heldout" "$model" "$q4" "$prompts"
 step "$b/tests/eval/invariance" "$q4" "$prompts"
 if [ "${2:-}" = all ]; then
-    step "$b/tests/eval/quant_loss" "$model" "$prompts" "$b" 2>/dev/null
-    step "$b/tests/eval/option_h" "$model" "$prompts" "$b" 2>/dev/null
+    quiet_step "$b/tests/eval/quant_loss" "$model" "$prompts" "$b"
+    quiet_step "$b/tests/eval/option_h" "$model" "$prompts" "$b"
 fi
 [ $failed -eq 0 ] && echo "every target is met"
 exit $failed
