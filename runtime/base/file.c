@@ -101,20 +101,46 @@ static void outfile_free(fl_outfile *f)
     free(f);
 }
 
+/* The name to write under: behind symbolic links, so that a link stays one and the file it names
+ * is what changes. malloc'ed. */
+static fl_status real_target(const char *path, char **out, fl_err *err)
+{
+    struct stat st;
+    *out = NULL;
+    if (lstat(path, &st) != 0 || !S_ISLNK(st.st_mode)) {
+        *out = strdup(path);
+    } else {
+        errno = 0;
+        *out = realpath(path, NULL);
+        if (!*out && errno != ENOMEM)
+            return FL_FAIL(
+                err, FL_E_IO, errno,
+                "%s: is a symbolic link that leads to no file (%s); name the file itself", path,
+                strerror(errno));
+    }
+    if (!*out) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for its name", path);
+    return FL_OK;
+}
+
 fl_status fl_outfile_open(fl_outfile **out, const char *path, fl_err *err)
 {
     *out = NULL;
+    char *target = NULL;
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return FL_FAIL(err, FL_E_ARG, 0, "%s: is %s; name a file to write", path,
                        S_ISDIR(st.st_mode) ? "a folder" : "not a regular file");
+    FL_TRY(real_target(path, &target, err));
     fl_outfile *f = malloc(sizeof *f);
-    if (!f) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the write buffer", path);
+    if (!f) {
+        free(target);
+        return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the write buffer", path);
+    }
     f->fd = -1;
     f->at = f->n_buf = 0;
-    f->path = strdup(path);
+    f->path = target;
     f->tmp = NULL;
-    if (!f->path || asprintf(&f->tmp, "%s.tmp.%ld", path, (long)getpid()) < 0) {
+    if (asprintf(&f->tmp, "%s.tmp.%ld", target, (long)getpid()) < 0) {
         f->tmp = NULL;
         outfile_free(f);
         return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for its name", path);

@@ -16,7 +16,9 @@ FL_CHECKED fl_status fl_file_load(const char *path, uint64_t limit, char **data,
                                   fl_err *err);
 
 /* An output file that appears under its name only when complete: written to PATH.tmp.PID,
- * fsynced and renamed by commit; discard (or commit's failure) removes the temporary. */
+ * fsynced and renamed by commit; discard (or commit's failure) removes the temporary. PATH may be
+ * a symbolic link: the file it leads to is replaced (the temporary lies beside it), the link stays;
+ * a link that leads nowhere is FL_E_IO. */
 typedef struct fl_outfile fl_outfile;
 FL_CHECKED fl_status fl_outfile_open(fl_outfile **out, const char *path, fl_err *err);
 FL_CHECKED fl_status fl_outfile_write(fl_outfile *f, const void *data, uint64_t n, fl_err *err);

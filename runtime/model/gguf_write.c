@@ -263,11 +263,12 @@ uint64_t fl_gguf_writer_bytes(const fl_gguf_writer *w)
     return pad_to(header_bytes(w), w->alignment) + w->data_bytes;
 }
 
+/* On the file system of the temporary, which may be another than the name's (a symbolic link). */
 static fl_status check_space(const fl_gguf_writer *w, fl_err *err)
 {
     struct statvfs v;
     char need[32], have[32];
-    char *copy = strdup(w->path);
+    char *copy = strdup(fl_outfile_tmp_path(w->file));
     if (!copy) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory", w->path);
     const char *dir = dirname(copy);
     fl_status st = FL_OK;
@@ -328,8 +329,8 @@ fl_status fl_gguf_writer_begin(fl_gguf_writer *w, fl_err *err)
         return FL_FAIL(err, FL_E_ARG, 0, "%s: metadata key %s is given twice", w->path, w->twice);
     if (w->kv.failed || w->keys.failed)
         return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the metadata", w->path);
-    FL_TRY(check_space(w, err));
     FL_TRY(fl_outfile_open(&w->file, w->path, err));
+    FL_TRY(check_space(w, err));
     return write_header(w, err);
 }
 

@@ -44,8 +44,8 @@ FL_CHECKED fl_status fl_gguf_add_tensor(fl_gguf_writer *w, const char *name, uin
 /* Bytes of the whole file as declared so far. */
 uint64_t fl_gguf_writer_bytes(const fl_gguf_writer *w);
 
-/* Checks the free space of the target's file system against the whole size, opens the temporary
- * and writes the header. */
+/* Opens the temporary, checks the free space of its file system against the whole size and writes
+ * the header. */
 FL_CHECKED fl_status fl_gguf_writer_begin(fl_gguf_writer *w, fl_err *err);
 /* The next `n` bytes of tensor data. A piece may not cross the end of a tensor (assert); padding
  * is written where a tensor ends. */

@@ -87,6 +87,43 @@ static void outfile_appears_only_when_committed(void **state)
     fl_tmp_remove(dir);
 }
 
+/* The link stays a link, the file behind it changes; the temporary lies beside that file. */
+static void outfile_writes_through_a_link(void **state)
+{
+    (void)state;
+    fl_err err;
+    char *dir = fl_tmp_make(), *other = fl_tmp_make(), *data;
+    char *target = fl_tmp_path(other, "target"), *link = fl_tmp_path(dir, "link");
+    char *second = fl_tmp_path(dir, "second");
+    uint64_t n;
+    fl_outfile *f;
+    struct stat st;
+    fl_tmp_write(target, "old", 3);
+    assert_int_equal(symlink(target, link), 0);
+    assert_int_equal(symlink("link", second), 0);
+    ASSERT_OK(fl_outfile_open(&f, second, &err));
+    assert_int_equal(fl_tmp_count(dir), 2);
+    assert_int_equal(fl_tmp_count(other), 2);
+    ASSERT_OK(fl_outfile_write(f, "fresh", 5, &err));
+    ASSERT_OK(fl_outfile_commit(&f, &err));
+    assert_int_equal(fl_tmp_count(other), 1);
+    assert_int_equal(lstat(second, &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    assert_int_equal(lstat(link, &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    ASSERT_OK(fl_file_load(target, 100, &data, &n, &err));
+    assert_string_equal(data, "fresh");
+    free(data);
+    assert_int_equal(unlink(target), 0);
+    ASSERT_FAILS(fl_outfile_open(&f, second, &err), FL_E_IO, "leads to no file");
+    assert_int_equal(fl_tmp_count(other), 0);
+    free(target);
+    free(link);
+    free(second);
+    fl_tmp_remove(other);
+    fl_tmp_remove(dir);
+}
+
 static void a_full_disk_leaves_nothing(void **state)
 {
     (void)state;
@@ -115,6 +152,7 @@ int main(void)
         cmocka_unit_test(open_names_what_is_wrong),
         cmocka_unit_test(reads_are_whole_or_errors),
         cmocka_unit_test(outfile_appears_only_when_committed),
+        cmocka_unit_test(outfile_writes_through_a_link),
         cmocka_unit_test(a_full_disk_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
