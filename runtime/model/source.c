@@ -449,6 +449,44 @@ const fl_json *fl_source_config(const fl_source *s) { return s->config; }
 const fl_json *fl_source_generation_config(const fl_source *s) { return s->generation_config; }
 const char *fl_source_tokenizer_path(const fl_source *s) { return s->tokenizer_path; }
 
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+bool fl_source_has_file(const fl_source *s, const char *path)
+{
+    static const char *const beside[] = {"config.json",
+                                         "generation_config.json",
+                                         "model.safetensors.index.json",
+                                         "tokenizer.json",
+                                         "tokenizer_config.json",
+                                         "vocab.json",
+                                         "merges.txt",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json",
+                                         "chat_template.jinja",
+                                         "chat_template.json",
+                                         "preprocessor_config.json",
+                                         "processor_config.json",
+                                         "README.md",
+                                         "LICENSE"};
+    struct stat a, b;
+    char name[4096];
+    if (stat(path, &a) != 0) return false;
+    for (int i = 0; i < s->n_files; i++)
+        if (fstat(s->fd[i], &b) == 0 && same_file(&a, &b)) return true;
+    if (s->kind == FL_SOURCE_GGUF) return false;
+    const char *slash = strrchr(s->path[0], '/');
+    const int n = slash ? (int)(slash - s->path[0]) : 1;
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
+        const int len =
+            snprintf(name, sizeof name, "%.*s/%s", n, slash ? s->path[0] : ".", beside[i]);
+        if (len < (int)sizeof name && stat(name, &b) == 0 && same_file(&a, &b)) return true;
+    }
+    return false;
+}
+
 const fl_tensor *fl_source_find(const fl_source *s, const char *name)
 {
     const int64_t i = fl_names_get(&s->by_name, (fl_str){name, strlen(name)});

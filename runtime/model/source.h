@@ -46,6 +46,10 @@ const fl_gguf *fl_source_gguf(const fl_source *s);
 const fl_json *fl_source_config(const fl_source *s);
 const fl_json *fl_source_generation_config(const fl_source *s);
 const char *fl_source_tokenizer_path(const fl_source *s);
+/* True when `path` leads to one of the files of the model: its weights, or beside safetensors a
+ * file that says something of it (configs, tokenizer, chat template, index, model card). Told by
+ * device and inode, so links and spellings do not matter. */
+bool fl_source_has_file(const fl_source *s, const char *path);
 
 /* Name of a tensor's type for messages ("q4_k", "F8_E4M3", "type 99") into buf; returns buf. */
 const char *fl_source_type_name(uint32_t type, char buf[32]);

@@ -182,6 +182,7 @@ fl_status fl_tool_logits(const fl_options *o, fl_err *err)
 
     if (!o->out) return FL_FAIL(err, FL_E_ARG, 0, "logits: where to? Give -o FILE.npy");
     FL_GO(fl_setup_load(o, &model, &engine, err));
+    FL_GO(fl_setup_check_output(model->src, o->out, err));
     FL_GO(fl_setup_gen_config(o, model, &c, err));
     FL_GO(read_ids(o, model, &ids, err));
     if (o->denoise) {

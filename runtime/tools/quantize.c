@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/base/pool.h"
 #include "runtime/model/gguf_write.h"
 #include "runtime/tools/conversion.h"
 #include "runtime/tools/conversion_meta.h"
+#include "runtime/tools/setup.h"
 
 enum { PIECE_VALUES = 1 << 20, TASK_VALUES = 1 << 14 };
 
@@ -152,18 +152,6 @@ static void report(const run *r, int i, double relative)
             t->fallback ? " (row length)" : "", 100 * relative, r->terminal ? "" : "\n");
 }
 
-/* OUT must not be one of IN's files. */
-static fl_status check_target(const run *r, fl_err *err)
-{
-    struct stat a, b;
-    if (stat(r->out, &a) != 0) return FL_OK;
-    for (int i = 0; i < fl_source_n_files(r->src); i++)
-        if (fstat(fl_source_fd(r->src, i), &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-            return FL_FAIL(err, FL_E_ARG, 0, "%s: is a file of the model to read; name another one",
-                           r->out);
-    return FL_OK;
-}
-
 static fl_status choose_arch(const run *r, const fl_options *o, const char **arch, fl_err *err)
 {
     *arch = o->arch ? o->arch : r->ix->hp.arch;
@@ -182,7 +170,7 @@ static fl_status prepare(run *r, const fl_options *o, fl_err *err)
         type != FL_TYPE_F16 && type != FL_TYPE_F32)
         return FL_FAIL(err, FL_E_ARG, 0, "--type %s: one of q4_k, q8_0, bf16, f16, f32", o->type);
     FL_TRY(fl_source_open(&r->src, o->args[0], err));
-    FL_TRY(check_target(r, err));
+    FL_TRY(fl_setup_check_output(r->src, r->out, err));
     FL_TRY(fl_index_build(&r->ix, r->src, err));
     FL_TRY(choose_arch(r, o, &arch, err));
     FL_TRY(fl_conv_plan(&r->conv, r->ix, (uint32_t)type, strcmp(arch, "clover_moe") == 0, err));

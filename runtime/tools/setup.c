@@ -31,6 +31,12 @@ static int held_rows(fl_gen_mode mode, const fl_clover *sw)
     return may ? (sw->block_size > 1 ? sw->block_size : 32) : 0;
 }
 
+fl_status fl_setup_check_output(const fl_source *src, const char *out, fl_err *err)
+{
+    if (!fl_source_has_file(src, out)) return FL_OK;
+    return FL_FAIL(err, FL_E_ARG, 0, "%s: is a file of the model to read; name another one", out);
+}
+
 fl_status fl_setup_engine_params(const fl_options *o, const fl_model *model, fl_engine_params *p,
                                  fl_err *err)
 {

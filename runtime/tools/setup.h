@@ -9,6 +9,8 @@
 
 /* The one positional argument MODEL; FL_E_ARG with the usage when it is missing. */
 FL_CHECKED fl_status fl_setup_model_path(const fl_options *o, const char **path, fl_err *err);
+/* FL_E_ARG when `out`, which is to be written, is one of the files of the model that is read. */
+FL_CHECKED fl_status fl_setup_check_output(const fl_source *src, const char *out, fl_err *err);
 /* The model decides whether speculation may be wanted. */
 FL_CHECKED fl_status fl_setup_engine_params(const fl_options *o, const fl_model *model,
                                             fl_engine_params *p, fl_err *err);

@@ -256,6 +256,29 @@ static void logits_names_what_is_wrong(void **state)
     assert_int_not_equal(access(out, F_OK), 0);
 }
 
+static void logits_never_writes_into_its_model(void **state)
+{
+    (void)state;
+    char *before = NULL, *after = NULL, *hf = fl_tmp_path(dir, "hf"), *config = NULL;
+    uint64_t n = 0, m = 0;
+    fl_make tiny = fl_make_tiny();
+    tiny.n_layer = tiny.interval = 2;
+    fl_make_safetensors(&tiny, hf);
+    config = fl_tmp_path(hf, "config.json");
+    ASSERT_OK(fl_file_load(base, 64 << 20, &before, &n, &err));
+    ASSERT_FAILS(call(fl_tool_logits, words_of("logits %s --ids 1 -o %s", base, base)), FL_E_ARG,
+                 "is a file of the model to read");
+    ASSERT_OK(fl_file_load(base, 64 << 20, &after, &m, &err));
+    assert_int_equal(n, m);
+    assert_memory_equal(before, after, n);
+    ASSERT_FAILS(call(fl_tool_logits, words_of("logits %s --ids 1 -o %s", hf, config)), FL_E_ARG,
+                 "is a file of the model to read");
+    free(before);
+    free(after);
+    free(config);
+    free(hf);
+}
+
 /* ---- plan ---- */
 
 static void plan_prints_what_a_load_takes(void **state)
@@ -289,6 +312,7 @@ int main(void)
         cmocka_unit_test(logits_writes_what_the_forward_gives),
         cmocka_unit_test(logits_denoise_masks_the_positions_named),
         cmocka_unit_test(logits_names_what_is_wrong),
+        cmocka_unit_test(logits_never_writes_into_its_model),
         cmocka_unit_test(plan_prints_what_a_load_takes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

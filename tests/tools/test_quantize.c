@@ -402,6 +402,36 @@ static void bad_requests_are_refused(void **state)
     folder_remove(&f);
 }
 
+/* Whatever name leads to it, no file of the source is overwritten. */
+static void the_source_is_never_the_target(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"config.json", "generation_config.json", "tokenizer.json",
+                                        "model.safetensors.index.json"};
+    folder f = folder_make();
+    fl_make m = layout(0);
+    m.st_files = 3;
+    fl_make_safetensors(&m, f.hf);
+    fl_source *s = open_source(f.hf);
+    char *weights = strdup(fl_source_paths(s)[2]);
+    fl_source_close(&s);
+    const int n = fl_tmp_count(f.hf);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *path = fl_tmp_path(f.hf, names[i]);
+        ASSERT_FAILS(quantize(f.hf, path, "f32", NULL), FL_E_ARG, "is a file of the model to read");
+        ASSERT_FAILS(quantize(weights, path, "f32", NULL), FL_E_ARG, "of the model to read");
+        free(path);
+    }
+    ASSERT_FAILS(quantize(f.hf, weights, "f32", NULL), FL_E_ARG, "of the model to read");
+    assert_int_equal(symlink(weights, f.out), 0);
+    ASSERT_FAILS(quantize(f.hf, f.out, "f32", NULL), FL_E_ARG, "of the model to read");
+    assert_int_equal(fl_tmp_count(f.hf), n);
+    assert_int_equal(unlink(f.out), 0);
+    ASSERT_OK(quantize(f.hf, f.out, "f32", NULL)); /* all of it is still there */
+    free(weights);
+    folder_remove(&f);
+}
+
 /* Puts a value into row 1, column 3 of a tensor of an F32 GGUF. */
 static void poke(const char *path, const char *name, float v)
 {
@@ -608,6 +638,7 @@ int main(void)
         cmocka_unit_test(the_base_architecture_can_be_written),
         cmocka_unit_test(the_forward_pass_agrees),
         cmocka_unit_test(bad_requests_are_refused),
+        cmocka_unit_test(the_source_is_never_the_target),
         cmocka_unit_test(damaged_weights_are_named),
         cmocka_unit_test(a_killed_run_leaves_the_old_file),
         cmocka_unit_test(an_interrupted_run_cleans_up),
