@@ -322,7 +322,8 @@ static void A7_promoting_m_held_rows_equals_a_clean_pass_of_them(void **state)
     const size_t bytes = 32 * (size_t)m.model->index->hp.n_vocab * sizeof(float);
     fill_prompt(ids, 96);
     for (size_t i = 0; i < sizeof(prefixes) / sizeof(*prefixes); i++)
-        for (int n = 1; n <= 32; n++) {
+        /* Short ones at the start, where the old tail matters; every m further on. */
+        for (int n = 1; n <= (prefixes[i] < 3 ? 4 : 32); n++) {
             const int prefix = prefixes[i];
             fl_state *s = &m.engine->state;
             fl_state_reset(s);
@@ -398,7 +399,7 @@ static void A8_speculation_gives_the_text_of_ar(void **state)
         fl_make_gguf(&make, file);
         fl_engine_params p = fl_engine_defaults();
         p.threads = 1;
-        p.n_ctx = 1100;
+        p.n_ctx = 1060;
         p.held_rows = 32;
         fl_loaded l = fl_load(file, &p);
         ASSERT_OK(fl_generator_create(&g, l.engine, &err));
@@ -411,13 +412,11 @@ static void A8_speculation_gives_the_text_of_ar(void **state)
         fl_gen_config_init(&c, l.model);
         c.sampler = (fl_sampler_config){.top_p = 1.0};
         c.ignore_eos = true;
-        c.max_tokens = 1000;
+        c.max_tokens = -1;  /* until the context is full: 1,020 tokens */
         c.draft_min = 0.0f; /* whole drafts, right or wrong */
         check_speculation(g, l.engine, &c, ids, 40, &accepted);
-        c.max_tokens = -1; /* until the context is full */
-        check_speculation(g, l.engine, &c, ids, 40, &accepted);
         c.sampler = (fl_sampler_config){.temp = 0.7, .top_k = 5, .top_p = 0.95, .seed = 3};
-        c.max_tokens = 300;
+        c.max_tokens = 120;
         check_speculation(g, l.engine, &c, ids, 40, &accepted);
         c.draft_min = 0.3f;
         check_speculation(g, l.engine, &c, ids, 33, &accepted);
@@ -683,7 +682,7 @@ static void A11_stop_strings_end_the_text_before_them_across_block_borders(void 
         c.stop = list;
         c.n_stop = 2;
         int tried = 0;
-        for (size_t k = 1; k <= 9; k += 2)
+        for (size_t k = 1; k <= 9; k += 4)
             for (size_t at = 0; at + k <= all.n_text && at < 60;
                  at += mode == FL_GEN_SPEC ? 15 : 5, tried++) {
                 memcpy(stop, all.text + at, k);
@@ -695,7 +694,7 @@ static void A11_stop_strings_end_the_text_before_them_across_block_borders(void 
                 assert_int_equal(o.n_text, want);
                 assert_memory_equal(o.text, all.text, (size_t)want);
             }
-        assert_true(tried > 15);
+        assert_true(tried > 10);
         /* Without a match nothing is lost, not even a held-back beginning. */
         memcpy(stop, all.text + all.n_text - 1, 1);
         memcpy(stop + 1, "\x01", 2);

@@ -8,7 +8,7 @@
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
-enum { N_PROMPT = 150, N_OUT = 24, N_KINDS = 6 };
+enum { N_PROMPT = 80, N_OUT = 16, N_KINDS = 6 };
 
 static char *dir, *path;
 
