@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 /* The numeric law in C, one statement per rule of FORMAT.md. It is the reference of every kernel
- * and is not meant to be fast. Nothing here depends on the CPU or on libm's choice of code: fmaf,
- * sqrtf and rintf are exact by definition, the exponential and the logarithm are our own. */
+ * and is not meant to be fast. Nothing here depends on the CPU or on libm's choice of code: fma,
+ * sqrt, rint, frexp and ldexp are exact by definition, the other functions are our own. */
 
 /* One activation block of 256 values under the numeric law (FORMAT.md, L1):
  *   value[i] = scale * p[i / 32] * x[i]
@@ -57,5 +57,16 @@ float fl_law_lanes_sum(const float lanes[16]);
 float fl_law_float_dot(const float *w, const float *x, int64_t n);
 /* L6 sum of squares, same order. */
 float fl_law_sumsq(const float *x, int64_t n);
+
+/* L7, in quant/law_math.c: double precision in plain IEEE operations, the same bits everywhere.
+ * Accuracy against libm in units of the last place of a double, held by tests/quant/test_law.c. */
+/* log x, x >= 0 and finite; within 4. log 0 is -infinity. */
+double fl_law_log64(double x);
+/* e^x, within 4; infinity or 0 outside the range, NaN stays NaN. */
+double fl_law_exp64(double x);
+/* sin x and cos x for |x| <= 2^20; error at most 4e-16. */
+void fl_law_sincos64(double x, double *sine, double *cosine);
+/* freq[j] = base^(-j / n) for j in [0, n), base >= 1; within 1. */
+void fl_law_rope_freq(double base, int n, double *freq);
 
 #endif

@@ -109,7 +109,7 @@ double fl_gumbel_noise(uint64_t seed, int64_t pos, int32_t token)
     h = mix((h ^ (uint64_t)pos) + step);
     h = mix((h ^ (uint32_t)token) + step);
     const double u = ((double)(h >> 11) + 0.5) * 0x1p-53;
-    return -log(-log(u));
+    return -fl_law_log64(-fl_law_log64(u));
 }
 
 /* ---- candidates ---- */
@@ -179,7 +179,7 @@ static int64_t reduce(const fl_sampler *s, candidate *c, int64_t n, candidate **
 
     for (int64_t i = n / 2; i-- > 0;) sift(c, n, i);
     const float max = c[0].l;
-    const float floor_l = s->c.min_p > 0.0 ? max + (float)log(s->c.min_p) : -INFINITY;
+    const float floor_l = s->c.min_p > 0.0 ? max + (float)fl_law_log64(s->c.min_p) : -INFINITY;
     const int64_t limit = by_k ? s->c.top_k : n;
     /* top-p counts within what top-k keeps; so with both, the top k are taken out first. */
     double total = 0.0;

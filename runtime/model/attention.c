@@ -9,9 +9,10 @@ void fl_rope_prepare(const fl_pass *p)
     for (int t = 0; t < p->n_rows; t++) {
         const double pos = (double)(p->state->n + t);
         for (int j = 0; j < half; j++) {
-            const double angle = pos * p->buf->rope_freq[j];
-            p->buf->rope_cos[t * half + j] = (float)cos(angle);
-            p->buf->rope_sin[t * half + j] = (float)sin(angle);
+            double s, c;
+            fl_law_sincos64(pos * p->buf->rope_freq[j], &s, &c);
+            p->buf->rope_cos[t * half + j] = (float)c;
+            p->buf->rope_sin[t * half + j] = (float)s;
         }
     }
 }

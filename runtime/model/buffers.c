@@ -1,8 +1,8 @@
 #include "runtime/model/buffers.h"
 
 #include <assert.h>
-#include <math.h>
 
+#include "quant/law.h"
 #include "runtime/model/state.h"
 
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -127,6 +127,5 @@ void fl_buffers_init(fl_buffers *b, const fl_index *ix, const fl_buffers_shape *
     *b = (fl_buffers){0};
     lay_out(b, &ix->hp, shape, &a);
     for (int64_t i = 0; i < shape->max_block; i++) b->gdn.ones[i] = 1.0f;
-    for (int j = 0; j < ix->hp.rot_dim / 2; j++)
-        b->rope_freq[j] = pow(ix->hp.rope_base, -2.0 * j / ix->hp.rot_dim);
+    fl_law_rope_freq(ix->hp.rope_base, ix->hp.rot_dim / 2, b->rope_freq);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "quant/law.h"
 #include "runtime/model/upload.h"
 
 /* What a vector's stored values need on the way to float32. */
@@ -55,7 +56,7 @@ static void convert_vec(const fl_hparams *hp, vec_kind kind, float *f, int64_t n
     if (kind == VEC_NORM && hp->norm_add_one)
         for (int64_t i = 0; i < n; i++) f[i] += 1.0f;
     if (kind == VEC_DECAY && hp->a_is_log)
-        for (int64_t i = 0; i < n; i++) f[i] = (float)-exp((double)f[i]);
+        for (int64_t i = 0; i < n; i++) f[i] = (float)-fl_law_exp64((double)f[i]);
 }
 
 /* A vector is in every row's path: what is not finite there is named at load. */

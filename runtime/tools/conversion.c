@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "quant/format.h"
+#include "quant/law.h"
 #include "quant/round.h"
 
 /* How much a tensor suffers from few bits; fl_conv_plan says which is which. */
@@ -294,7 +295,7 @@ static void apply_op(const fl_conv_tensor *t, float *v, int64_t n)
     if (t->op == FL_CONV_ADD_ONE)
         for (int64_t i = 0; i < n; i++) v[i] += 1.0f;
     if (t->op == FL_CONV_NEG_EXP)
-        for (int64_t i = 0; i < n; i++) v[i] = (float)-exp((double)v[i]);
+        for (int64_t i = 0; i < n; i++) v[i] = (float)-fl_law_exp64((double)v[i]);
 }
 
 fl_status fl_conv_read(const fl_conv *c, const fl_conv_tensor *t, int64_t row0, int64_t n,

@@ -243,30 +243,191 @@ static void test_extremes(void **state)
     }
 }
 
-/* The bits of the law, pinned: a compiler, a flag or an edit that changes one shows up here. */
-static void test_pinned(void **state)
+/* Distance in units of the last place of `want`. */
+static double ulps(double got, double want)
+{
+    return fabs(got - want) / (nextafter(fabs(want), INFINITY) - fabs(want));
+}
+
+/* L7 against libm. */
+static void test_double(void **state)
 {
     (void)state;
-    uint64_t h = 0xcbf29ce484222325ull;
-    for (int i = -4000; i <= 4000; i++) {
-        float f[3] = {fl_law_exp((float)i * 0.022f), fl_law_softplus((float)i * 0.01f),
-                      fl_law_silu_mul((float)i * 0.01f, (float)(i % 17))};
-        for (int j = 0; j < 3; j++) {
-            uint32_t u;
-            memcpy(&u, &f[j], 4);
-            h = (h ^ u) * 0x100000001b3ull;
+    for (int i = 1; i <= 200000; i++) {
+        const double u = (i - 0.5) / 200000, big = u * ldexp(1.0, i % 600 - 300);
+        assert_true(ulps(fl_law_log64(u), log(u)) <= 4);
+        assert_true(ulps(fl_law_log64(big), log(big)) <= 4);
+        assert_true(ulps(fl_law_log64(1 + u * 0x1p-20), log(1 + u * 0x1p-20)) <= 4);
+        const double x = (u - 0.5) * 1400;
+        assert_true(ulps(fl_law_exp64(x), exp(x)) <= 4);
+    }
+    assert_true(fl_law_log64(1.0) == 0.0 && fl_law_log64(0.0) == -INFINITY);
+    assert_true(ulps(fl_law_log64(0x1p-1074), log(0x1p-1074)) <= 4);
+    assert_true(fl_law_exp64(0.0) == 1.0 && fl_law_exp64(INFINITY) == INFINITY);
+    assert_true(fl_law_exp64(-INFINITY) == 0.0 && isnan(fl_law_exp64(NAN)));
+}
+
+static void check_sincos(double x)
+{
+    double s, c;
+    fl_law_sincos64(x, &s, &c);
+    assert_true(fabs(s - sin(x)) <= 4e-16 && fabs(c - cos(x)) <= 4e-16);
+    /* What the model uses: floats, never more than one place from libm's. */
+    assert_true(fabsf((float)s - (float)sin(x)) <= fabs(s) * 0x1p-23);
+    assert_true(fabsf((float)c - (float)cos(x)) <= fabs(c) * 0x1p-23);
+}
+
+/* The angles of positions up to 2^18, and the worst ones: near multiples of pi / 2. */
+static void test_rope(void **state)
+{
+    (void)state;
+    static const double bases[] = {1.0, 1e4, 1e7, 1e12};
+    static const int counts[] = {1, 24, 32, 512};
+    static double freq[512];
+    for (int b = 0; b < 4; b++) {
+        for (int c = 0; c < 4; c++) {
+            const int n = counts[c];
+            fl_law_rope_freq(bases[b], n, freq);
+            assert_true(freq[0] == 1.0);
+            for (int j = 1; j < n; j++) {
+                /* pow itself sees a rounded exponent unless n is a power of two. */
+                const double want = pow(bases[b], -(double)j / n);
+                assert_true(ulps(freq[j], want) <= (n == 24 ? 32 : 1));
+            }
         }
     }
-    assert_int_equal(h, 0x5d533451142bfd40ull);
+    fl_law_rope_freq(1e7, 32, freq);
+    for (int pos = 0; pos < 1 << 18; pos += pos < 1000 ? 1 : 397)
+        for (int j = 0; j < 32; j++) check_sincos(pos * freq[j]);
+    for (int k = -60000; k <= 60000; k += 7) {
+        const double x = k * 1.5707963267948966;
+        check_sincos(x);
+        check_sincos(nextafter(x, INFINITY));
+        check_sincos(x + 0.785398);
+    }
+    check_sincos(0x1p20);
+}
+
+/* ---- pinned bits: a compiler, a flag or an edit that changes one shows up here ---- */
+
+static uint64_t hash;
+
+static void pin(const void *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) hash = (hash ^ ((const uint8_t *)p)[i]) * 0x100000001b3ull;
+}
+
+static void pin_float(float f) { pin(&f, sizeof f); }
+
+static void start_pins(void)
+{
+    hash = 0xcbf29ce484222325ull;
+    seed = 0x9e3779b97f4a7c15ull;
+}
+
+static void test_pinned_functions(void **state)
+{
+    (void)state;
+    start_pins();
+    for (int i = -4000; i <= 4000; i++) {
+        const float x = (float)i * 0.01f;
+        pin_float(fl_law_exp((float)i * 0.022f));
+        pin_float(fl_law_softplus(x));
+        pin_float(fl_law_sigmoid(x));
+        pin_float(fl_law_silu(x));
+        pin_float(fl_law_silu_mul(x, (float)(i % 17)));
+        pin_float(fl_law_log1p((float)(i + 4000) * 1.25e-4f));
+    }
+    assert_int_equal(hash, 0xe3fc7cdc32888b4eull);
+}
+
+static void test_pinned_doubles(void **state)
+{
+    (void)state;
+    start_pins();
+    for (int i = -4000; i <= 4000; i++) {
+        double v[4] = {fl_law_log64((i + 4001) * 1.2345e-4), fl_law_exp64(i * 0.17), 0, 0};
+        fl_law_sincos64(i * 31.4, v + 2, v + 3);
+        pin(v, sizeof v);
+    }
+    double freq[32];
+    fl_law_rope_freq(1e7, 32, freq);
+    pin(freq, sizeof freq);
+    assert_int_equal(hash, 0x2449b26ac0999280ull);
+}
+
+static void test_pinned_sums(void **state)
+{
+    (void)state;
+    static float w[700], x[700];
+    start_pins();
+    for (int n = 0; n <= 700; n += n < 64 ? 1 : 53) {
+        for (int i = 0; i < n; i++) {
+            w[i] = uniform();
+            x[i] = uniform();
+        }
+        pin_float(fl_law_float_dot(w, x, n));
+        pin_float(fl_law_sumsq(x, n));
+    }
+    assert_int_equal(hash, 0x6809b115f85bc857ull);
+}
+
+/* L1 without and with option H, and L2 of every type on the same rows. */
+static void test_pinned_products(void **state)
+{
+    (void)state;
+    static const uint64_t quantized[2] = {0xad5310392c00c48full, 0xd527631d6876719cull};
+    static const uint64_t product[sizeof law_types][2] = {
+        {0xcba5f5caa818777full, 0x5e643cb5b032acc6ull},
+        {0xd70e35fecc7c6388ull, 0x5e82f4d61d5d3976ull},
+        {0xa1d608d7d140145full, 0x281a8e81289d0854ull},
+        {0xe761cf4de4869471ull, 0x89e746c7317424aeull},
+        {0x20d0121b1beeb541ull, 0x4dcd2fd5ef066bdaull},
+        {0xbd94081b16438fa6ull, 0x6ed16c4ff217a7acull},
+        {0xc7e9598fdd8c6b94ull, 0x1f688a8d6f5eb557ull},
+        {0xdb908f22b5bf3930ull, 0x1d8d649a7a448662ull},
+        {0xb8cee4a91c6bb89dull, 0xa79dd04a73ec2a72ull},
+        {0x809c8d38fe1e2cf1ull, 0x39448be7323ecf00ull},
+    };
+    enum { COLS = 2048 };
+    static float v[COLS];
+    static uint8_t row[COLS * 4];
+    static fl_act a[COLS / 256];
+    for (int h = 0; h < 2; h++) {
+        fl_law_option_h = h;
+        start_pins();
+        for (int i = 0; i < COLS; i++) v[i] = uniform() * (rnd() % 64 ? 1.0f : 30.0f);
+        assert_true(fl_law_quantize(v, COLS, a));
+        pin(a, sizeof a);
+        assert_int_equal(hash, quantized[h]);
+        for (size_t t = 0; t < sizeof law_types; t++) {
+            hash = 0xcbf29ce484222325ull;
+            for (int rep = 0; rep < 8; rep++) {
+                random_row(law_types[t], row, fl_type_row_bytes(law_types[t], COLS));
+                pin_float(fl_law_dot(law_types[t], row, a, COLS));
+            }
+            assert_int_equal(hash, product[t][h]);
+        }
+    }
+    fl_law_option_h = false;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),      cmocka_unit_test(test_gates),
-        cmocka_unit_test(test_nan),      cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_quantize), cmocka_unit_test(test_dot),
-        cmocka_unit_test(test_extremes), cmocka_unit_test(test_pinned),
+        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_gates),
+        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_quantize),
+        cmocka_unit_test(test_dot),
+        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_double),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_pinned_functions),
+        cmocka_unit_test(test_pinned_doubles),
+        cmocka_unit_test(test_pinned_sums),
+        cmocka_unit_test(test_pinned_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
