@@ -43,8 +43,9 @@ struct fl_gguf_writer {
     size_t n_tensors, cap_tensors;
     uint64_t data_bytes; /* of the data section, padded */
     fl_outfile *file;
-    size_t current; /* tensor being written */
-    uint64_t done;  /* its bytes so far */
+    const volatile sig_atomic_t *stop; /* or NULL */
+    size_t current;                    /* tensor being written */
+    uint64_t done;                     /* its bytes so far */
     uint64_t data_start;
     XXH64_state_t *hash;
 };
@@ -359,6 +360,17 @@ fl_status fl_gguf_writer_flush(fl_gguf_writer *w, fl_err *err)
     return fl_outfile_flush(w->file, err);
 }
 
+void fl_gguf_writer_stop_on(fl_gguf_writer *w, const volatile sig_atomic_t *stop)
+{
+    w->stop = stop;
+}
+
+static fl_status check_stop(const fl_gguf_writer *w, fl_err *err)
+{
+    if (!w->stop || !*w->stop) return FL_OK;
+    return FL_FAIL(err, FL_E_CANCELED, 0, "%s: interrupted; nothing was changed", w->path);
+}
+
 /* Names, types, shapes and places as a reader sees them. */
 static fl_status verify_table(const fl_gguf_writer *w, const char *tmp, fl_err *err)
 {
@@ -408,6 +420,7 @@ static fl_status verify_bytes(const fl_gguf_writer *w, const char *tmp, fl_err *
     }
     for (uint64_t at = 0; at < size;) {
         const uint64_t left = size - at, n = left < READ_PIECE ? left : READ_PIECE;
+        FL_GO(check_stop(w, err));
         FL_GO(fl_file_read_at(fd, buf, n, at, tmp, err));
         XXH64_update(h, buf, n);
         at += n;
@@ -430,9 +443,11 @@ fl_status fl_gguf_writer_commit(fl_gguf_writer **pw, fl_err *err)
     fl_gguf_writer *w = *pw;
     fl_status st;
     assert(w->file && w->current == w->n_tensors);
+    FL_GO(check_stop(w, err));
     FL_GO(fl_outfile_flush(w->file, err));
     FL_GO(verify_table(w, fl_outfile_tmp_path(w->file), err));
     FL_GO(verify_bytes(w, fl_outfile_tmp_path(w->file), err));
+    FL_GO(check_stop(w, err));
     st = fl_outfile_commit(&w->file, err);
 out:
     fl_gguf_writer_discard(pw);

@@ -1,6 +1,8 @@
 #ifndef FL_MODEL_GGUF_WRITE_H
 #define FL_MODEL_GGUF_WRITE_H
 
+#include <signal.h>
+
 #include "runtime/base/status.h"
 #include "runtime/base/str.h"
 #include "runtime/model/gguf.h"
@@ -53,6 +55,9 @@ FL_CHECKED fl_status fl_gguf_writer_write(fl_gguf_writer *w, const void *data, u
                                           fl_err *err);
 /* Hands buffered bytes to the kernel. */
 FL_CHECKED fl_status fl_gguf_writer_flush(fl_gguf_writer *w, fl_err *err);
+/* When *stop is not 0 (a signal handler may set it), commit ends with FL_E_CANCELED at any point
+ * before the rename. It must outlive the writer. */
+void fl_gguf_writer_stop_on(fl_gguf_writer *w, const volatile sig_atomic_t *stop);
 /* All tensors must be complete (assert). Flushes to the disk, drops the file's pages, re-reads
  * the whole file, compares the tensor table and the XXH64 of all bytes with what was written,
  * then renames. *w becomes NULL whatever the outcome. */

@@ -22,23 +22,31 @@ static void on_signal(int sig)
     interrupted = 1;
 }
 
+static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
+enum { N_CAUGHT = sizeof caught / sizeof *caught };
+
 typedef struct catcher {
-    struct sigaction old_int, old_term;
+    struct sigaction old[N_CAUGHT], old_pipe;
 } catcher;
 
+/* A signal that is ignored stays so (nohup). A reader of stderr that goes away ends nothing. */
 static void catch_signals(catcher *c)
 {
-    struct sigaction a = {.sa_handler = on_signal};
+    struct sigaction a = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN};
     interrupted = 0;
     sigemptyset(&a.sa_mask);
-    sigaction(SIGINT, &a, &c->old_int);
-    sigaction(SIGTERM, &a, &c->old_term);
+    sigemptyset(&ignore.sa_mask);
+    for (int i = 0; i < N_CAUGHT; i++) {
+        sigaction(caught[i], NULL, &c->old[i]);
+        if (c->old[i].sa_handler != SIG_IGN) sigaction(caught[i], &a, NULL);
+    }
+    sigaction(SIGPIPE, &ignore, &c->old_pipe);
 }
 
 static void restore_signals(const catcher *c)
 {
-    sigaction(SIGINT, &c->old_int, NULL);
-    sigaction(SIGTERM, &c->old_term, NULL);
+    for (int i = 0; i < N_CAUGHT; i++) sigaction(caught[i], &c->old[i], NULL);
+    sigaction(SIGPIPE, &c->old_pipe, NULL);
 }
 
 /* Rounds rows of one piece; each task a run of whole rows, its error sums in its own place. */
@@ -203,6 +211,7 @@ fl_status fl_tool_quantize(const fl_options *o, fl_err *err)
     const uint64_t bytes = fl_gguf_writer_bytes(r.w);
     say_notes(&r);
     FL_GO(fl_gguf_writer_begin(r.w, err));
+    fl_gguf_writer_stop_on(r.w, &interrupted);
     for (int i = 0; i < r.conv.n; i++) {
         double relative = 0;
         FL_GO(write_tensor(&r, &r.conv.tensor[i], &relative, err));

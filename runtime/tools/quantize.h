@@ -12,7 +12,8 @@
  * to stderr (rewritten in place on a terminal) with its relative RMS rounding error.
  *
  * OUT is replaced only by the rename of a complete, re-read file. A run that fails or is
- * interrupted (SIGINT, SIGTERM) removes its temporary; a killed one leaves OUT.tmp.PID. */
+ * interrupted (SIGINT, SIGTERM, SIGHUP unless ignored) removes its temporary; a killed one leaves
+ * OUT.tmp.PID. */
 FL_CHECKED fl_status fl_tool_quantize(const fl_options *o, fl_err *err);
 
 #endif

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "quant/format.h"
+#include "runtime/base/file.h"
 #include "runtime/model/gguf_write.h"
 #include "runtime/model/source.h"
 #include "tests/support/test.h"
@@ -297,6 +298,38 @@ static void damage_before_the_rename_is_found(void **state)
     }
 }
 
+static volatile sig_atomic_t stop;
+
+static void a_stop_before_the_rename_is_heeded(void **state)
+{
+    (void)state;
+    char *dir = fl_tmp_make(), *path = fl_tmp_path(dir, "m.gguf"), *data;
+    uint64_t n;
+    for (stop = 1; stop >= 0; stop--) {
+        fl_gguf_writer *w;
+        fl_tmp_write(path, "old", 3);
+        ASSERT_OK(fl_gguf_writer_create(&w, path, 0, &err));
+        fill_meta(w);
+        declare(w);
+        ASSERT_OK(fl_gguf_writer_begin(w, &err));
+        fl_gguf_writer_stop_on(w, &stop);
+        ASSERT_OK(write_data(w, 512));
+        if (!stop) {
+            ASSERT_OK(fl_gguf_writer_commit(&w, &err));
+            continue;
+        }
+        ASSERT_FAILS(fl_gguf_writer_commit(&w, &err), FL_E_CANCELED, "nothing was changed");
+        assert_null(w);
+        ASSERT_OK(fl_file_load(path, 100, &data, &n, &err));
+        assert_string_equal(data, "old");
+        free(data);
+        assert_int_equal(fl_tmp_count(dir), 1);
+    }
+    assert_int_equal(fl_tmp_count(dir), 1);
+    free(path);
+    fl_tmp_remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,6 +341,7 @@ int main(void)
         cmocka_unit_test(too_large_for_the_disk),
         cmocka_unit_test(a_failing_write_leaves_nothing),
         cmocka_unit_test(damage_before_the_rename_is_found),
+        cmocka_unit_test(a_stop_before_the_rename_is_heeded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

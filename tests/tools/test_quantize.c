@@ -462,8 +462,9 @@ static void damaged_weights_are_named(void **state)
 }
 
 /* Starts the tool in a child whose stderr is a pipe of one page that is nearly full, so it comes
- * to stand in the middle of the file; `sig` then ends it. Returns the wait status. */
-static int stopped_half_way(const folder *f, int sig)
+ * to stand in the middle of the file; `sig`, which it inherits as ignored or not, is then sent.
+ * Returns the wait status: 42 for a run that says it was interrupted. */
+static int stopped_half_way(const folder *f, int sig, bool ignored)
 {
     enum { JUNK = 3600 };
     int fd[2];
@@ -475,6 +476,7 @@ static int stopped_half_way(const folder *f, int sig)
         close(fd[0]);
         if (fcntl(fd[1], F_SETPIPE_SZ, 4096) < 0 || write(fd[1], junk, JUNK) != JUNK) _exit(3);
         dup2(fd[1], STDERR_FILENO);
+        if (sig != SIGKILL) signal(sig, ignored ? SIG_IGN : SIG_DFL);
         const fl_status st = run_tool(f->gguf, f->out, "q8_0", NULL);
         _exit(st == FL_E_CANCELED ? 42 : st == FL_OK ? 0 : 1);
     }
@@ -516,7 +518,7 @@ static void a_killed_run_leaves_the_old_file(void **state)
     const fl_make m = layout(0);
     fl_make_gguf(&m, f.gguf);
     fl_tmp_write(f.out, "old", 3);
-    const int rc = stopped_half_way(&f, SIGKILL);
+    const int rc = stopped_half_way(&f, SIGKILL, false);
     assert_true(WIFSIGNALED(rc) && WTERMSIG(rc) == SIGKILL);
     check_old(f.out);
     assert_int_equal(fl_tmp_count(f.dir), 3); /* and the temporary of the killed one */
@@ -526,14 +528,62 @@ static void a_killed_run_leaves_the_old_file(void **state)
 static void an_interrupted_run_cleans_up(void **state)
 {
     (void)state;
+    static const int sigs[] = {SIGINT, SIGTERM, SIGHUP};
     folder f = folder_make();
     const fl_make m = layout(0);
     fl_make_gguf(&m, f.gguf);
     fl_tmp_write(f.out, "old", 3);
-    const int rc = stopped_half_way(&f, SIGINT);
+    for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
+        const int rc = stopped_half_way(&f, sigs[i], false);
+        assert_true(WIFEXITED(rc));
+        assert_int_equal(WEXITSTATUS(rc), 42);
+        check_old(f.out);
+        assert_int_equal(fl_tmp_count(f.dir), 2);
+    }
+    folder_remove(&f);
+}
+
+/* Under nohup, or in the background of a shell without job control. */
+static void an_ignored_signal_stays_ignored(void **state)
+{
+    (void)state;
+    folder f = folder_make();
+    const fl_make m = layout(0);
+    fl_make_gguf(&m, f.gguf);
+    for (int i = 0; i < 2; i++) {
+        const int rc = stopped_half_way(&f, i ? SIGINT : SIGHUP, true);
+        assert_true(WIFEXITED(rc));
+        assert_int_equal(WEXITSTATUS(rc), 0);
+        compare_files(f.gguf, f.out, 0.008, true);
+        assert_int_equal(fl_tmp_count(f.dir), 2);
+        assert_int_equal(unlink(f.out), 0);
+    }
+    folder_remove(&f);
+}
+
+/* quantize IN OUT 2>&1 | head -1 */
+static void a_reader_of_stderr_may_leave(void **state)
+{
+    (void)state;
+    folder f = folder_make();
+    const fl_make m = layout(0);
+    fl_make_gguf(&m, f.gguf);
+    int fd[2], rc;
+    assert_int_equal(pipe(fd), 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        close(fd[0]);
+        dup2(fd[1], STDERR_FILENO);
+        signal(SIGPIPE, SIG_DFL);
+        _exit(run_tool(f.gguf, f.out, "q8_0", NULL) == FL_OK ? 0 : 1);
+    }
+    close(fd[0]);
+    close(fd[1]);
+    assert_int_equal(waitpid(pid, &rc, 0), pid);
     assert_true(WIFEXITED(rc));
-    assert_int_equal(WEXITSTATUS(rc), 42);
-    check_old(f.out);
+    assert_int_equal(WEXITSTATUS(rc), 0);
+    compare_files(f.gguf, f.out, 0.008, true);
     assert_int_equal(fl_tmp_count(f.dir), 2);
     folder_remove(&f);
 }
@@ -642,6 +692,8 @@ int main(void)
         cmocka_unit_test(damaged_weights_are_named),
         cmocka_unit_test(a_killed_run_leaves_the_old_file),
         cmocka_unit_test(an_interrupted_run_cleans_up),
+        cmocka_unit_test(an_ignored_signal_stays_ignored),
+        cmocka_unit_test(a_reader_of_stderr_may_leave),
         cmocka_unit_test(a_full_disk_leaves_nothing),
         cmocka_unit_test(memory_does_not_grow_with_the_model),
         cmocka_unit_test(runs_give_the_same_bytes),
