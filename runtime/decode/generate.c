@@ -45,13 +45,15 @@ void fl_gen_config_init(fl_gen_config *c, const fl_model *model)
     const fl_gguf *g = fl_source_gguf(model->src);
     const fl_json *j = fl_source_generation_config(model->src);
     *c = (fl_gen_config){.max_tokens = -1, .draft_min = 0.5f, .clover = model->index->clover};
-    c->sampler.top_p = 1.0;
+    c->sampler.top_p = c->sampler.repetition = 1.0;
     if (g) {
         c->sampler.temp = gguf_num(g, "general.sampling.temp", 0.0);
         c->sampler.top_k = (int64_t)gguf_num(g, "general.sampling.top_k", 0.0);
         c->sampler.top_p = gguf_num(g, "general.sampling.top_p", 1.0);
         c->sampler.min_p = gguf_num(g, "general.sampling.min_p", 0.0);
         c->sampler.repetition = gguf_num(g, "general.sampling.penalty_repeat", 1.0);
+        c->sampler.presence = gguf_num(g, "general.sampling.penalty_present", 0.0);
+        c->sampler.frequency = gguf_num(g, "general.sampling.penalty_freq", 0.0);
     } else if (j && fl_json_bool(fl_json_get(j, "do_sample"), true)) {
         c->sampler.temp = fl_json_num(fl_json_get(j, "temperature"), 0.0);
         c->sampler.top_k = fl_json_int(fl_json_get(j, "top_k"), 0);

@@ -1,5 +1,6 @@
 #include "runtime/tools/conversion_meta.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -299,15 +300,31 @@ out:
     return st;
 }
 
-/* Sampling defaults of generation_config.json under the keys that llama.cpp reads. */
+/* Sampling defaults of generation_config.json under the keys that llama.cpp reads (the last two it
+ * does not know), so that fl_gen_config_init gives the same for both. Without do_sample the other
+ * numbers are not in force: temperature 0 says so. */
 static void put_sampling(meta *m)
 {
+    static const struct {
+        const char *hf, *gguf;
+    } number[] = {{"temperature", "general.sampling.temp"},
+                  {"top_p", "general.sampling.top_p"},
+                  {"min_p", "general.sampling.min_p"},
+                  {"repetition_penalty", "general.sampling.penalty_repeat"},
+                  {"presence_penalty", "general.sampling.penalty_present"},
+                  {"frequency_penalty", "general.sampling.penalty_freq"}};
     const fl_json *g = fl_source_generation_config(m->ix->src);
-    const fl_json *temp = fl_json_get(g, "temperature"), *k = fl_json_get(g, "top_k");
-    const fl_json *p = fl_json_get(g, "top_p");
-    if (temp) fl_gguf_put_f32(m->w, "general.sampling.temp", (float)fl_json_num(temp, 1.0));
-    if (k) fl_gguf_put_i32(m->w, "general.sampling.top_k", (int32_t)fl_json_int(k, 20));
-    if (p) fl_gguf_put_f32(m->w, "general.sampling.top_p", (float)fl_json_num(p, 0.95));
+    if (!g) return;
+    if (!fl_json_bool(fl_json_get(g, "do_sample"), true)) {
+        fl_gguf_put_f32(m->w, "general.sampling.temp", 0.0f);
+        return;
+    }
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
+        const double v = fl_json_num(fl_json_get(g, number[i].hf), NAN);
+        if (!isnan(v)) fl_gguf_put_f32(m->w, number[i].gguf, (float)v);
+    }
+    const int64_t k = fl_json_int(fl_json_get(g, "top_k"), -1);
+    if (k >= 0 && k <= INT32_MAX) fl_gguf_put_i32(m->w, "general.sampling.top_k", (int32_t)k);
 }
 
 fl_status fl_conv_metadata(fl_gguf_writer *w, const fl_index *ix, const char *arch,

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/decode/generate.h"
 #include "runtime/model/forward.h"
 #include "runtime/model/gguf_write.h"
 #include "runtime/tools/quantize.h"
@@ -307,6 +308,49 @@ static void metadata_is_complete(void **state)
         fl_source_close(&ref);
         folder_remove(&f);
     }
+}
+
+static fl_gen_config defaults_of(const char *path)
+{
+    fl_model *m;
+    fl_gen_config c;
+    ASSERT_OK(fl_model_open(&m, path, &err));
+    fl_gen_config_init(&c, m);
+    fl_model_close(&m);
+    return c;
+}
+
+/* A folder and the GGUF made of it generate alike. */
+static void sampling_defaults_survive(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        double temp, min_p;
+    } t[] = {{"{\"do_sample\":false,\"temperature\":1.0,\"top_k\":20,\"top_p\":0.95,\"min_p\":0.1}",
+              0, 0},
+             {"{\"do_sample\":true,\"temperature\":0.5,\"top_k\":40,\"top_p\":0.75,\"min_p\":0.25,"
+              "\"repetition_penalty\":1.5,\"presence_penalty\":0.5,\"frequency_penalty\":-0.25}",
+              0.5, 0.25},
+             {"{\"temperature\":0.5,\"top_k\":null,\"top_p\":null}", 0.5, 0},
+             {"{\"temperature\":null,\"top_k\":5}", 0, 0},
+             {"{}", 0, 0}};
+    folder f = folder_make();
+    const fl_make m = layout(1);
+    fl_make_safetensors(&m, f.hf);
+    char *path = fl_tmp_path(f.hf, "generation_config.json");
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        fl_tmp_write(path, t[i].json, strlen(t[i].json));
+        ASSERT_OK(quantize(f.hf, f.out, "q8_0", NULL));
+        const fl_sampler_config a = defaults_of(f.hf).sampler, b = defaults_of(f.out).sampler;
+        assert_true(a.temp == t[i].temp && a.min_p == t[i].min_p);
+        if (a.temp != b.temp || a.top_k != b.top_k || a.top_p != b.top_p || a.min_p != b.min_p ||
+            a.presence != b.presence || a.frequency != b.frequency || a.repetition != b.repetition)
+            fail_msg("%s: temp %g, top_k %lld, top_p %g, min_p %g", t[i].json, b.temp,
+                     (long long)b.top_k, b.top_p, b.min_p);
+    }
+    free(path);
+    folder_remove(&f);
 }
 
 /* What stock readers can load: no backward tensors, no key of block diffusion. */
@@ -685,6 +729,7 @@ int main(void)
         cmocka_unit_test(each_type_is_close_to_the_source),
         cmocka_unit_test(short_rows_fall_back),
         cmocka_unit_test(metadata_is_complete),
+        cmocka_unit_test(sampling_defaults_survive),
         cmocka_unit_test(the_base_architecture_can_be_written),
         cmocka_unit_test(the_forward_pass_agrees),
         cmocka_unit_test(bad_requests_are_refused),
