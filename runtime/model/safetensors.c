@@ -19,6 +19,7 @@ struct fl_safetensors {
     char *text; /* the JSON, names unescaped in place */
     fl_safetensor *tensor;
     size_t n, room;
+    fl_str license; /* of __metadata__ */
 };
 
 /* The header's text and where the data lies. */
@@ -27,15 +28,17 @@ typedef struct scan {
     uint64_t data_start, data_bytes;
 } scan;
 
-static fl_status skip_metadata(fl_jscan *c)
+/* Texts by name; of them only the licence is kept. */
+static fl_status read_metadata(fl_jscan *c, fl_str *license)
 {
-    fl_str s;
+    fl_str name, s;
     FL_TRY(fl_jscan_expect(c, '{'));
     if (fl_jscan_take(c, '}')) return FL_OK;
     do {
-        FL_TRY(fl_jscan_string(c, &s, "a name"));
+        FL_TRY(fl_jscan_string(c, &name, "a name"));
         FL_TRY(fl_jscan_expect(c, ':'));
         FL_TRY(fl_jscan_string(c, &s, "a text"));
+        if (name.n == 7 && memcmp(name.p, "license", 7) == 0) *license = s;
     } while (fl_jscan_take(c, ','));
     return fl_jscan_expect(c, '}');
 }
@@ -201,7 +204,7 @@ static fl_status read_entries(scan *c, fl_safetensors *s)
             FL_TRY(fl_jscan_expect(&c->j, ':'));
             if (name.n == 12 && memcmp(name.p, "__metadata__", 12) == 0 && !metadata) {
                 metadata = true;
-                FL_TRY(skip_metadata(&c->j));
+                FL_TRY(read_metadata(&c->j, &s->license));
             } else {
                 FL_TRY(add_tensor(c, s, name));
             }
@@ -327,3 +330,5 @@ void fl_safetensors_close(fl_safetensors **s)
 
 size_t fl_safetensors_n(const fl_safetensors *s) { return s->n; }
 const fl_safetensor *fl_safetensors_at(const fl_safetensors *s, size_t i) { return &s->tensor[i]; }
+
+fl_str fl_safetensors_license(const fl_safetensors *s) { return s->license; }

@@ -42,6 +42,8 @@ void fl_safetensors_close(fl_safetensors **s);
 
 size_t fl_safetensors_n(const fl_safetensors *s);
 const fl_safetensor *fl_safetensors_at(const fl_safetensors *s, size_t i);
+/* The text of "license" in __metadata__; {NULL, 0} when there is none. */
+fl_str fl_safetensors_license(const fl_safetensors *s);
 /* Spelling of a foreign type ("F8_E4M3"), or NULL. */
 const char *fl_foreign_type_name(uint32_t type);
 

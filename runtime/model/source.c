@@ -26,7 +26,7 @@ struct fl_source {
     fl_names by_name;
     fl_gguf *gguf;
     fl_json *config, *generation_config;
-    char *tokenizer_path;
+    char *tokenizer_path, *license;
 };
 
 /* ---- what kind of file -------------------------------------------------------------------- */
@@ -374,6 +374,9 @@ static fl_status open_safetensors(fl_source *s, const char *path, bool is_folder
         FL_GO(add_file(s, sh.path[i], err));
         FL_GO(fl_safetensors_open(&f, s->fd[i], s->bytes[i], sh.path[i], err));
         st = add_safetensors(s, f, err);
+        const fl_str license = fl_safetensors_license(f);
+        if (license.n && !s->license && !(s->license = strndup(license.p, license.n)))
+            st = FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory", sh.path[i]);
         fl_safetensors_close(&f);
         if (st != FL_OK) goto out;
     }
@@ -433,6 +436,7 @@ void fl_source_close(fl_source **src)
     fl_json_free(&s->config);
     fl_json_free(&s->generation_config);
     free(s->tokenizer_path);
+    free(s->license);
     free(s);
     *src = NULL;
 }
@@ -453,6 +457,8 @@ static bool same_file(const struct stat *a, const struct stat *b)
 {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
+
+const char *fl_source_license(const fl_source *s) { return s->license; }
 
 bool fl_source_has_file(const fl_source *s, const char *path)
 {

@@ -51,6 +51,10 @@ const char *fl_source_tokenizer_path(const fl_source *s);
  * device and inode, so links and spellings do not matter. */
 bool fl_source_has_file(const fl_source *s, const char *path);
 
+/* "license" in the __metadata__ of the first safetensors file that has one; NULL when none has,
+ * and for GGUF (general.license). */
+const char *fl_source_license(const fl_source *s);
+
 /* Name of a tensor's type for messages ("q4_k", "F8_E4M3", "type 99") into buf; returns buf. */
 const char *fl_source_type_name(uint32_t type, char buf[32]);
 

@@ -9,6 +9,7 @@
 #include "runtime/base/file.h"
 #include "runtime/model/shards.h"
 #include "runtime/model/tokenizer.h"
+#include "runtime/tools/card.h"
 
 enum { KEY_MAX = 128, ARCH_MAX = 32, SMALL_FILE = 16 << 20 };
 
@@ -200,6 +201,12 @@ static void keep_source_keys(meta *m, const fl_gguf *g, bool blocks)
     }
 }
 
+static void source_dir(const meta *m, char dir[4096])
+{
+    const char *file = fl_source_paths(m->ix->src)[0], *slash = strrchr(file, '/');
+    snprintf(dir, 4096, "%.*s", slash ? (int)(slash - file) : 1, slash ? file : ".");
+}
+
 /* The template's text beside the weights: chat_template.jinja or tokenizer_config.json. */
 static fl_status put_template(meta *m, const char *dir, fl_err *err)
 {
@@ -292,8 +299,7 @@ static fl_status put_tokenizer(meta *m, fl_err *err)
     FL_GO(put_vocabulary(m, t, err));
     put_special_ids(m, t);
     char dir[4096];
-    const char *file = fl_source_paths(m->ix->src)[0], *slash = strrchr(file, '/');
-    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - file) : 1, slash ? file : ".");
+    source_dir(m, dir);
     st = put_template(m, dir, err);
 out:
     fl_tokenizer_close(&t);
@@ -327,6 +333,60 @@ static void put_sampling(meta *m)
     if (k >= 0 && k <= INT32_MAX) fl_gguf_put_i32(m->w, "general.sampling.top_k", (int32_t)k);
 }
 
+static bool is_plain(const char *s)
+{
+    while (*s >= 0x20 && *s < 0x7f) s++;
+    return *s == 0;
+}
+
+static void put_license(meta *m, const fl_card *card)
+{
+    const fl_json *given = fl_json_get(fl_source_config(m->ix->src), "license");
+    const char *places[3] = {fl_json_str(given, NULL), card->license,
+                             fl_source_license(m->ix->src)};
+    char id[FL_CARD_VALUE];
+    for (int i = 0; i < 3; i++) {
+        const size_t n = places[i] ? strlen(places[i]) : 0;
+        if (n == 0 || n >= sizeof id || !is_plain(places[i])) continue;
+        for (size_t k = 0; k <= n; k++)
+            id[k] = (char)(places[i][k] >= 'A' && places[i][k] <= 'Z' ? places[i][k] + 32
+                                                                      : places[i][k]);
+        text(m, "general.license", id);
+        return;
+    }
+}
+
+static void put_base(meta *m, int i, const char *id)
+{
+    char key[KEY_MAX];
+    fl_card_base b;
+    fl_card_split_base(&b, id);
+    const char *const part[3][2] = {
+        {"name", b.name}, {"organization", b.organization}, {"repo_url", b.repo_url}};
+    for (int k = 0; k < 3; k++) {
+        if (!part[k][1][0]) continue;
+        snprintf(key, sizeof key, "general.base_model.%d.%s", i, part[k][0]);
+        text(m, key, part[k][1]);
+    }
+}
+
+/* Where the model comes from, as its folder says: config.json, the model card, the weights'
+ * __metadata__, in this order. Nothing stated: nothing written. Licences are in lower case, as the
+ * Hub's names for them are. */
+static fl_status put_origin(meta *m, fl_err *err)
+{
+    char dir[4096];
+    fl_card card;
+    source_dir(m, dir);
+    FL_TRY(fl_card_read(&card, dir, err));
+    put_license(m, &card);
+    if (card.license_name[0]) text(m, "general.license.name", card.license_name);
+    if (card.license_link[0]) text(m, "general.license.link", card.license_link);
+    if (card.n_base) fl_gguf_put_u32(m->w, "general.base_model.count", (uint32_t)card.n_base);
+    for (int i = 0; i < card.n_base; i++) put_base(m, i, card.base[i]);
+    return FL_OK;
+}
+
 fl_status fl_conv_metadata(fl_gguf_writer *w, const fl_index *ix, const char *arch,
                            uint32_t main_type, fl_err *err)
 {
@@ -338,15 +398,16 @@ fl_status fl_conv_metadata(fl_gguf_writer *w, const fl_index *ix, const char *ar
     fl_gguf_put_u32(w, "general.quantization_version", 2);
     put_hparams(&m);
     if (blocks) put_clover(&m);
-    if (g)
+    if (g) {
         keep_source_keys(&m, g, blocks);
-    else
+    } else {
         FL_TRY(put_tokenizer(&m, err));
+        FL_TRY(put_origin(&m, err));
+    }
     put_sampling(&m);
     if (!fl_gguf_has_key(w, "general.type")) text(&m, "general.type", "model");
     if (!fl_gguf_has_key(w, "general.name") && ix->hp.name[0])
         text(&m, "general.name", ix->hp.name);
-    if (!fl_gguf_has_key(w, "general.license")) text(&m, "general.license", "apache-2.0");
     if (!fl_gguf_has_key(w, "tokenizer.ggml.pre")) text(&m, "tokenizer.ggml.pre", "qwen35");
     return FL_OK;
 }

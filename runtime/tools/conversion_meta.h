@@ -6,7 +6,8 @@
 
 /* Puts all metadata of a converted model: the hyperparameters under ARCH.*, as the index read them;
  * the block-diffusion keys when `arch` is clover_moe; the tokenizer (copied from a GGUF, or made
- * from tokenizer.json); chat template, sampling defaults, name, license and base models. Keys of a
+ * from tokenizer.json); chat template, sampling defaults, name; licence and base models
+ * as far as the source states them, never of its own. Keys of a
  * GGUF source that say nothing about its packing are kept, those under its architecture's name
  * moved under the new one. `main_type` gives general.file_type. */
 FL_CHECKED fl_status fl_conv_metadata(fl_gguf_writer *w, const fl_index *ix, const char *arch,

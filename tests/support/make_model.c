@@ -440,7 +440,9 @@ static void write_shard(const fl_make *m, const char *path, const fl_make_tensor
 {
     fl_bytes head = {0}, data = {0}, out = {0};
     char name[128];
-    print(&head, "{\"__metadata__\":{\"format\":\"pt\"}");
+    print(&head, "{\"__metadata__\":{\"format\":\"pt\"");
+    if (m->st_license) print(&head, ",\"license\":\"%s\"", m->st_license);
+    print(&head, "}");
     for (int i = from; i < to; i++) {
         const uint32_t type = t[i].st_f32 ? (uint32_t)FL_TYPE_F32 : m->st_type;
         const int64_t n = t[i].n * t[i].rows * t[i].cols;
@@ -473,6 +475,7 @@ static void write_config(const fl_make *m, const char *dir)
     print(&b, "{\"architectures\":[\"%s\"],\"model_type\":\"%s\",\"tie_word_embeddings\":%s",
           is_clover(m) ? "CloverMoeForCausalLM" : "Qwen3_5MoeForConditionalGeneration", type,
           m->tied ? "true" : "false");
+    if (m->config_license) print(&b, ",\"license\":\"%s\"", m->config_license);
     if (!m->st_flat) print(&b, ",\"text_config\":{\"model_type\":\"%s_text\"", type);
     print(&b, ",\"num_hidden_layers\":%d,\"hidden_size\":%d,\"num_attention_heads\":%d", m->n_layer,
           m->d_model, m->n_head);

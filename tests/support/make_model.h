@@ -50,6 +50,7 @@ typedef struct fl_make {
     bool st_per_expert; /* mlp.experts.E.gate_proj.weight ... */
     bool st_plain;      /* names begin with model. instead of model.language_model. */
     bool st_flat;       /* config.json without text_config */
+    const char *st_license, *config_license; /* in __metadata__, in config.json; NULL: none */
 } fl_make;
 
 /* qwen35moe: 4 layers (G G G A), d_model 256, 4 heads of 64 (2 kv, 16 rotary), GDN 2 key and 4

@@ -268,7 +268,6 @@ static void check_same_list(const fl_gguf *g, const fl_gguf *r, const char *key)
 static void check_metadata(const fl_gguf *g, const fl_gguf *r, const fl_make *m)
 {
     check_text(g, "general.architecture", "clover_moe");
-    check_text(g, "general.license", "apache-2.0");
     check_text(g, "tokenizer.ggml.model", "gpt2");
     check_text(g, "tokenizer.ggml.pre", "qwen35");
     check_int(g, "general.file_type", 15);
@@ -308,6 +307,66 @@ static void metadata_is_complete(void **state)
         fl_source_close(&ref);
         folder_remove(&f);
     }
+}
+
+static void check_license(const char *path, const char *want)
+{
+    fl_source *s = open_source(path);
+    const fl_gguf *g = fl_source_gguf(s);
+    if (want)
+        check_text(g, "general.license", want);
+    else
+        assert_null(fl_gguf_find(g, "general.license"));
+    fl_source_close(&s);
+}
+
+/* config.json, then README.md, then the weights' own metadata; a GGUF's key moves on. */
+static void the_licence_is_what_the_source_says(void **state)
+{
+    (void)state;
+    static const char card[] =
+        "---\nlicense: cc-by-4.0\nbase_model:\n- Qwen/Qwen3.6-35B-A3B\n---\n";
+    folder f = folder_make();
+    fl_make m = layout(1);
+    fl_make_safetensors(&m, f.hf);
+    char *readme = fl_tmp_path(f.hf, "README.md"), *again = fl_tmp_path(f.dir, "again.gguf");
+    ASSERT_OK(quantize(f.hf, f.out, "f32", NULL));
+    check_license(f.out, NULL);
+    ASSERT_OK(quantize(f.out, again, NULL, NULL));
+    check_license(again, NULL);
+    m.st_license = "Apache-2.0";
+    fl_make_safetensors(&m, f.hf);
+    ASSERT_OK(quantize(f.hf, f.out, "f32", NULL));
+    check_license(f.out, "apache-2.0");
+    fl_tmp_write(readme, card, sizeof card - 1);
+    ASSERT_OK(quantize(f.hf, f.out, "f32", NULL));
+    check_license(f.out, "cc-by-4.0");
+    fl_source *s = open_source(f.out);
+    check_int(fl_source_gguf(s), "general.base_model.count", 1);
+    check_text(fl_source_gguf(s), "general.base_model.0.name", "Qwen3.6 35B A3B");
+    check_text(fl_source_gguf(s), "general.base_model.0.organization", "Qwen");
+    check_text(fl_source_gguf(s), "general.base_model.0.repo_url",
+               "https://huggingface.co/Qwen/Qwen3.6-35B-A3B");
+    fl_source_close(&s);
+    m.config_license = "mit";
+    fl_make_safetensors(&m, f.hf);
+    ASSERT_OK(quantize(f.hf, f.out, "f32", NULL));
+    check_license(f.out, "mit");
+    ASSERT_OK(quantize(f.out, again, NULL, NULL));
+    check_license(again, "mit");
+    free(readme);
+    free(again);
+    folder_remove(&f);
+}
+
+/* The trained test model states its own. */
+static void clover_tiny_is_apache(void **state)
+{
+    (void)state;
+    folder f = folder_make();
+    ASSERT_OK(quantize("tests/clover_tiny/model", f.out, "q8_0", NULL));
+    check_license(f.out, "apache-2.0");
+    folder_remove(&f);
 }
 
 static fl_gen_config defaults_of(const char *path)
@@ -729,6 +788,8 @@ int main(void)
         cmocka_unit_test(each_type_is_close_to_the_source),
         cmocka_unit_test(short_rows_fall_back),
         cmocka_unit_test(metadata_is_complete),
+        cmocka_unit_test(the_licence_is_what_the_source_says),
+        cmocka_unit_test(clover_tiny_is_apache),
         cmocka_unit_test(sampling_defaults_survive),
         cmocka_unit_test(the_base_architecture_can_be_written),
         cmocka_unit_test(the_forward_pass_agrees),
