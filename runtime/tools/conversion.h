@@ -55,7 +55,7 @@ typedef struct fl_conv {
  * or F32. With Q4_K these stay Q8_0: token_embd and output, which everything passes through;
  * attn_qkv and ssm_out, the way into and out of the recurrent state, and the gates alpha and beta
  * of both GDN branches, whose errors add up over a sequence; attn_k and attn_v, which are small and
- * serve several heads (figures: quant/FORMAT.md). Norms,
+ * serve several heads (figures: quant/FORMAT.md, section 5). Norms,
  * router, convolutions, shared gate and vectors are F32 with every main type. `bwd`: list the
  * tensors of the backward branch. A source tensor that is quantized already is refused. */
 FL_CHECKED fl_status fl_conv_plan(fl_conv *c, const fl_index *ix, uint32_t main_type, bool bwd,
