@@ -31,13 +31,16 @@ static bool any_mask(const block_run *b)
     return false;
 }
 
+/* A row that is to be filled: a mask among the given rows is text like any other. */
+static bool is_open(const block_run *b, int row) { return row >= b->n_emitted && is_mask(b, row); }
+
 /* Masked rows into target, the pass's rows whose logits predict them into g->rows (row0 = the
  * block's first row in the pass), their positions into g->pos; the count. */
 static int list_masked(const block_run *b, int row0, int *target)
 {
     int n = 0;
     for (int i = 0; i < b->size; i++) {
-        if (!is_mask(b, i)) continue;
+        if (!is_open(b, i)) continue;
         target[n] = i;
         b->g->rows[n] = row0 + i - b->c->clover.pred_shift;
         b->g->pos[n] = b->g->engine->state.n + i;
@@ -87,7 +90,7 @@ static fl_status run_pending(block_run *b, fl_err *err)
 /* With shifted prediction the first row is predicted by the last clean row, before any pass. */
 static fl_status seed_first_row(block_run *b, fl_err *err)
 {
-    if (!b->c->clover.pred_shift || !is_mask(b, 0)) return FL_OK;
+    if (!b->c->clover.pred_shift || !is_open(b, 0)) return FL_OK;
     FL_TRY(run_pending(b, err));
     int32_t token = 0;
     FL_TRY(fl_loop_next(b->g, &token, err));
@@ -132,16 +135,6 @@ static fl_status fill_block(block_run *b, fl_err *err)
     return FL_OK;
 }
 
-static fl_status check_room(const fl_generator *g, int64_t start, int64_t n_prompt, int size,
-                            fl_err *err)
-{
-    if (start + size <= g->engine->params.n_ctx) return FL_OK;
-    return FL_FAIL(err, FL_E_ARG, 0,
-                   "the prompt has %lld tokens and the context %lld: no room for a block of %d; "
-                   "raise --ctx or shorten the prompt",
-                   (long long)n_prompt, (long long)g->engine->params.n_ctx, size);
-}
-
 fl_status fl_loop_block(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
                         int64_t n_prompt, fl_gen_result *out, fl_err *err)
 {
@@ -149,7 +142,6 @@ fl_status fl_loop_block(fl_generator *g, const fl_gen_config *c, const int32_t *
     block_run b = {.g = g, .c = c, .out = out, .size = c->clover.block_size};
     int64_t start = n_prompt;
     if (c->clover.block_align == FL_ALIGN_ABSOLUTE) start -= n_prompt % b.size;
-    FL_TRY(check_room(g, start, n_prompt, b.size, err));
     FL_TRY(fl_loop_prefill(g, prompt, start, out, err));
 
     int n_given = (int)(n_prompt - start);

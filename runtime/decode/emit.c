@@ -2,8 +2,7 @@
 
 #include <string.h>
 
-fl_status fl_emitter_init(fl_emitter *em, const fl_gen_config *c, const fl_model *model,
-                          fl_err *err)
+fl_status fl_emitter_check(const fl_gen_config *c, fl_err *err)
 {
     for (int i = 0; i < c->n_stop; i++) {
         const size_t n = strlen(c->stop[i]);
@@ -14,13 +13,17 @@ fl_status fl_emitter_init(fl_emitter *em, const fl_gen_config *c, const fl_model
     if (c->n_stop > FL_MAX_STOP_STRINGS)
         return FL_FAIL(err, FL_E_ARG, 0, "%d stop strings; at most %d are taken", c->n_stop,
                        FL_MAX_STOP_STRINGS);
+    return FL_OK;
+}
+
+void fl_emitter_init(fl_emitter *em, const fl_gen_config *c, const fl_model *model)
+{
     em->c = c;
     em->hp = &model->index->hp;
     em->has_text = model->tokenizer != NULL;
     em->canceled = em->any_text = false;
     em->n_held = 0;
     if (em->has_text) fl_detok_init(&em->detok, model->tokenizer, false);
-    return FL_OK;
 }
 
 static void put(fl_emitter *em, const char *text, size_t n)

@@ -19,9 +19,10 @@ typedef struct fl_emitter {
     size_t n_held;
 } fl_emitter;
 
-/* FL_E_ARG: a stop string that is empty or too long. */
-FL_CHECKED fl_status fl_emitter_init(fl_emitter *em, const fl_gen_config *c, const fl_model *model,
-                                     fl_err *err);
+/* FL_E_ARG: a stop string that is empty or too long, or too many of them. */
+FL_CHECKED fl_status fl_emitter_check(const fl_gen_config *c, fl_err *err);
+/* c has passed the check. */
+void fl_emitter_init(fl_emitter *em, const fl_gen_config *c, const fl_model *model);
 
 /* What a token did. */
 typedef enum fl_emit_event {

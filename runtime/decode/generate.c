@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -127,18 +128,15 @@ void fl_generator_destroy(fl_generator **gen)
 
 /* Block mode is fixed before the first token and earned: auto takes it only when the model's own
  * verdict says so. Speculation gives AR's text whatever the model's masks are worth. */
-static void choose_auto(const fl_gen_config *c, const fl_engine *e, fl_gen_result *out)
+fl_gen_mode fl_gen_choose(fl_gen_mode asked, const fl_clover *sw, const char **reason)
 {
-    if (!c->clover.has_blocks) {
-        out->mode = FL_GEN_AR;
-        out->reason = "the model knows no masks";
-    } else if (c->clover.verdict == 1) {
-        out->mode = FL_GEN_BLOCK;
-        out->reason = "the model's metadata says that its block mode is earned";
-    } else {
-        out->mode = e->params.held_rows > 1 ? FL_GEN_SPEC : FL_GEN_AR;
-        out->reason = "the model's metadata does not say that its block mode is earned";
-    }
+    *reason = "asked for";
+    if (asked != FL_GEN_AUTO) return asked;
+    *reason = "the model knows no masks";
+    if (!sw->has_blocks) return FL_GEN_AR;
+    *reason = sw->verdict == 1 ? "the model's metadata says that its block mode is earned"
+                               : "the model's metadata does not say that its block mode is earned";
+    return sw->verdict == 1 ? FL_GEN_BLOCK : FL_GEN_SPEC;
 }
 
 static fl_status check_block(const fl_gen_config *c, const fl_engine *e, fl_err *err)
@@ -162,16 +160,46 @@ static fl_status check_block(const fl_gen_config *c, const fl_engine *e, fl_err 
     return FL_OK;
 }
 
-static fl_status choose_mode(const fl_gen_config *c, const fl_engine *e, fl_gen_result *out,
-                             fl_err *err)
+/* An engine without room for held rows takes AR where auto would speculate. */
+static fl_gen_mode choose_mode(const fl_gen_config *c, const fl_engine *e, const char **reason)
 {
-    out->mode = c->mode;
-    out->reason = "asked for";
-    if (c->mode == FL_GEN_AUTO) choose_auto(c, e, out);
-    if (out->mode == FL_GEN_BLOCK) return check_block(c, e, err);
-    if (out->mode == FL_GEN_SPEC && e->params.held_rows < 2)
+    const fl_gen_mode mode = fl_gen_choose(c->mode, &c->clover, reason);
+    const bool held = e->params.held_rows > 1;
+    return c->mode == FL_GEN_AUTO && mode == FL_GEN_SPEC && !held ? FL_GEN_AR : mode;
+}
+
+/* Room for one token behind the prompt; in block mode for the block that holds it. */
+static fl_status check_room(const fl_gen_config *c, const fl_engine *e, fl_gen_mode mode,
+                            int64_t n_prompt, fl_err *err)
+{
+    const int64_t n_ctx = e->params.n_ctx, most = fl_engine_max_context(&e->model->index->hp);
+    int64_t end = n_prompt + 1;
+    char what[48] = "an answer", advice[64] = "raise --ctx or shorten the prompt";
+    if (mode == FL_GEN_BLOCK) {
+        const int64_t size = c->clover.block_size;
+        end = (c->clover.block_align == FL_ALIGN_ABSOLUTE ? n_prompt - n_prompt % size : n_prompt) +
+              size;
+        snprintf(what, sizeof(what), "a block of %lld", (long long)size);
+    }
+    if (end <= n_ctx) return FL_OK;
+    if (end > most)
+        snprintf(advice, sizeof(advice), "this model takes at most %lld tokens", (long long)most);
+    return FL_FAIL(err, FL_E_ARG, 0,
+                   "the prompt has %lld tokens and the context %lld: no room for %s; %s",
+                   (long long)n_prompt, (long long)n_ctx, what, advice);
+}
+
+fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, int64_t n_prompt, fl_err *err)
+{
+    const char *reason = NULL;
+    const fl_gen_mode mode = choose_mode(c, e, &reason);
+    if (n_prompt < 1) return FL_FAIL(err, FL_E_ARG, 0, "the prompt is empty");
+    if (mode == FL_GEN_BLOCK) FL_TRY(check_block(c, e, err));
+    if (mode == FL_GEN_SPEC && e->params.held_rows < 2)
         return FL_FAIL(err, FL_E_ARG, 0, "speculation needs an engine opened with held_rows");
-    return FL_OK;
+    FL_TRY(fl_sampler_check(&c->sampler, err));
+    FL_TRY(fl_emitter_check(c, err));
+    return c->max_tokens == 0 ? FL_OK : check_room(c, e, mode, n_prompt, err);
 }
 
 bool fl_loop_push(fl_generator *g, const fl_gen_config *c, fl_gen_result *out, int32_t id)
@@ -206,16 +234,6 @@ fl_status fl_loop_prefill(fl_generator *g, const int32_t *ids, int64_t n, fl_gen
     return FL_OK;
 }
 
-fl_status fl_loop_check_room(const fl_generator *g, int64_t n_prompt, fl_err *err)
-{
-    const int64_t n_ctx = g->engine->params.n_ctx;
-    if (n_prompt < n_ctx) return FL_OK;
-    return FL_FAIL(err, FL_E_ARG, 0,
-                   "the prompt has %lld tokens and the context %lld: no room for an answer; raise "
-                   "--ctx or shorten the prompt",
-                   (long long)n_prompt, (long long)n_ctx);
-}
-
 fl_status fl_loop_next(fl_generator *g, int32_t *token, fl_err *err)
 {
     const int h_last = -1;
@@ -229,7 +247,6 @@ fl_status fl_loop_ar(fl_generator *g, const fl_gen_config *c, const int32_t *pro
                      int64_t n_prompt, fl_gen_result *out, fl_err *err)
 {
     fl_engine *e = g->engine;
-    FL_TRY(fl_loop_check_room(g, n_prompt, err));
     FL_TRY(fl_loop_prefill(g, prompt, n_prompt, out, err));
     for (;;) {
         int32_t token = 0;
@@ -259,10 +276,10 @@ fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *pr
 {
     *out = (fl_gen_result){.n_prompt = n_prompt, .ids = g->ids, .stop_id = -1};
     g->start_ns = fl_loop_now_ns();
-    if (n_prompt < 1) return FL_FAIL(err, FL_E_ARG, 0, "the prompt is empty");
-    FL_TRY(choose_mode(c, g->engine, out, err));
+    out->mode = choose_mode(c, g->engine, &out->reason);
+    FL_TRY(fl_gen_check(c, g->engine, n_prompt, err));
     FL_TRY(fl_sampler_configure(g->sampler, &c->sampler, err));
-    FL_TRY(fl_emitter_init(&g->emitter, c, g->engine->model, err));
+    fl_emitter_init(&g->emitter, c, g->engine->model);
     fl_state_reset(&g->engine->state);
     if (c->max_tokens == 0) {
         out->finish = FL_FINISH_LENGTH;

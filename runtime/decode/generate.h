@@ -40,6 +40,10 @@ typedef struct fl_gen_config {
     void *arg;
 } fl_gen_config;
 
+/* What auto becomes on a model with these switches (on an engine with held_rows; without them
+ * speculation becomes AR); anything else stays what it is. *reason: one static sentence. */
+fl_gen_mode fl_gen_choose(fl_gen_mode asked, const fl_clover *sw, const char **reason);
+
 /* The model's own defaults: clover's switches; temperature, top-k, top-p, min-p, penalties from
  * generation_config.json or the GGUF's general.sampling.* keys; greedy where it gives none. */
 void fl_gen_config_init(fl_gen_config *c, const fl_model *model);
@@ -69,9 +73,13 @@ typedef struct fl_generator fl_generator;
 FL_CHECKED fl_status fl_generator_create(fl_generator **out, fl_engine *engine, fl_err *err);
 void fl_generator_destroy(fl_generator **g);
 
-/* Starts a new sequence from the prompt and generates. FL_E_ARG: an empty prompt, one that
- * leaves no room in the context (with the counts), bad settings, block mode on a model without
- * masks. FL_E_NAN names the layer. */
+/* All that can be said before the weights are there (`e` opened, not necessarily loaded). FL_E_ARG:
+ * an empty prompt, one that leaves no room in the context (with the counts), bad settings;
+ * FL_E_UNSUPPORTED: block mode on a model without masks. */
+FL_CHECKED fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, int64_t n_prompt,
+                                  fl_err *err);
+/* Starts a new sequence from the prompt and generates. Fails as fl_gen_check does;
+ * FL_E_NAN names the layer. */
 FL_CHECKED fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
                                  int64_t n_prompt, fl_gen_result *out, fl_err *err);
 

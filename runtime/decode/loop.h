@@ -32,8 +32,6 @@ FL_CHECKED fl_status fl_loop_spec(fl_generator *g, const fl_gen_config *c, const
 FL_CHECKED fl_status fl_loop_block(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
                                    int64_t n_prompt, fl_gen_result *out, fl_err *err);
 
-/* FL_E_ARG unless the context has room for one token behind the prompt. */
-FL_CHECKED fl_status fl_loop_check_room(const fl_generator *g, int64_t n_prompt, fl_err *err);
 /* Picks the token that follows the state from its last hidden row. */
 FL_CHECKED fl_status fl_loop_next(fl_generator *g, int32_t *token, fl_err *err);
 

@@ -54,7 +54,7 @@ void fl_sampler_destroy(fl_sampler **s)
     *s = NULL;
 }
 
-fl_status fl_sampler_configure(fl_sampler *s, const fl_sampler_config *c, fl_err *err)
+fl_status fl_sampler_check(const fl_sampler_config *c, fl_err *err)
 {
     /* Written so that a NaN fails too. */
     if (!(c->temp >= 0.0 && c->temp <= 100.0))
@@ -74,6 +74,12 @@ fl_status fl_sampler_configure(fl_sampler *s, const fl_sampler_config *c, fl_err
     if (!(c->repetition >= 0.0 && c->repetition <= 10.0))
         return FL_FAIL(err, FL_E_ARG, 0, "--repetition %g: expected above 0, at most 10 (1 is off)",
                        c->repetition);
+    return FL_OK;
+}
+
+fl_status fl_sampler_configure(fl_sampler *s, const fl_sampler_config *c, fl_err *err)
+{
+    FL_TRY(fl_sampler_check(c, err));
     s->c = *c;
     if (s->c.repetition == 0.0) s->c.repetition = 1.0;
     s->penalize = c->presence != 0.0 || c->frequency != 0.0 || s->c.repetition != 1.0;

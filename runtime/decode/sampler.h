@@ -40,7 +40,9 @@ typedef struct fl_sampler fl_sampler;
 FL_CHECKED fl_status fl_sampler_create(fl_sampler **out, int64_t n_vocab, int n_workers,
                                        fl_err *err);
 void fl_sampler_destroy(fl_sampler **s);
-/* FL_E_ARG names the option that is out of range. Bans stay, the counted tokens are forgotten. */
+/* FL_E_ARG names the option that is out of range. */
+FL_CHECKED fl_status fl_sampler_check(const fl_sampler_config *c, fl_err *err);
+/* Fails as the check does. Bans stay, the counted tokens are forgotten. */
 FL_CHECKED fl_status fl_sampler_configure(fl_sampler *s, const fl_sampler_config *c, fl_err *err);
 void fl_sampler_ban(fl_sampler *s, int32_t id);
 bool fl_sampler_banned(const fl_sampler *s, int32_t id);

@@ -170,7 +170,6 @@ fl_status fl_loop_spec(fl_generator *g, const fl_gen_config *c, const int32_t *p
     spec_run r = {.g = g, .c = c, .out = out, .prompt = prompt, .n_prompt = n_prompt};
     int32_t first = 0;
     r.rest = PROBE_TOKENS;
-    FL_TRY(fl_loop_check_room(g, n_prompt, err));
     FL_TRY(fl_loop_prefill(g, prompt, n_prompt, out, err));
     FL_TRY(fl_loop_next(g, &first, err));
     for (bool over = push(&r, first); !over;) {

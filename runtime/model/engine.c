@@ -9,10 +9,15 @@ fl_engine_params fl_engine_defaults(void) { return (fl_engine_params){.kv_type =
 /* Device memory is taken in whole pages, so a plan does not depend on what a device rounds to. */
 static uint64_t whole_pages(uint64_t bytes) { return (bytes + 4095) & ~(uint64_t)4095; }
 
+int64_t fl_engine_max_context(const fl_hparams *hp)
+{
+    return hp->n_ctx_train > 0 && hp->n_ctx_train < FL_MAX_CONTEXT ? hp->n_ctx_train
+                                                                   : FL_MAX_CONTEXT;
+}
+
 static fl_status resolve_context(fl_engine_params *p, const fl_hparams *hp, fl_err *err)
 {
-    const int64_t limit =
-        hp->n_ctx_train > 0 && hp->n_ctx_train < FL_MAX_CONTEXT ? hp->n_ctx_train : FL_MAX_CONTEXT;
+    const int64_t limit = fl_engine_max_context(hp);
     if (p->n_ctx < 0 || p->n_ctx > limit)
         return FL_FAIL(err, FL_E_ARG, 0,
                        "--ctx %lld: this model takes 1 to %lld tokens, prompt and output together",

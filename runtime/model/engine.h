@@ -48,6 +48,9 @@ typedef struct fl_engine {
     int n_rows;   /* rows of the last pass, whose hidden rows are in buf.x */
 } fl_engine;
 
+/* Most tokens, prompt and answer together, that --ctx can be for this model. */
+int64_t fl_engine_max_context(const fl_hparams *hp);
+
 /* Resolves the parameters, opens the device and makes the plan; loads nothing. The only calls
  * allowed afterwards are fl_engine_load and fl_engine_close. FL_E_ARG: a context above the
  * model's or the hard limit, a bad chunk; FL_E_NOMEM: the plan does not fit, with what would. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "runtime/decode/generate.h"
+#include "runtime/decode/loop.h"
 #include "runtime/model/layers.h"
 #include "tests/support/engine.h"
 #include "tests/support/make_model.h"
@@ -604,6 +605,28 @@ static void A10_the_mask_is_never_emitted_and_passes_are_bounded(void **state)
     assert_true(favourite);
 }
 
+static void A10_masks_that_the_prompt_gives_are_left_alone(void **state)
+{
+    (void)state;
+    int32_t ids[40];
+    output o = {0};
+    const int32_t mask = m.model->index->clover.mask_id;
+    fill_prompt(ids, 40);
+    ids[10] = ids[32] = ids[35] = ids[39] = mask;
+    for (int separate = 0; separate < 2; separate++) {
+        fl_gen_config c = base_config(FL_GEN_BLOCK);
+        c.clover.threshold = 1e-6f; /* every open row in one pass */
+        c.separate_commits = separate;
+        c.max_tokens = 24; /* the first block: 8 given rows, 24 open ones */
+        run(&c, ids, 40, &o);
+        assert_int_equal(o.r.n_generated, 24);
+        assert_int_equal(o.r.denoise_passes, 1);
+        assert_int_equal(o.r.committed_at_threshold, 24);
+        assert_memory_equal(gen->block, ids + 32, 8 * sizeof(*ids));
+        for (int i = 0; i < 24; i++) assert_int_not_equal(o.ids[i], mask);
+    }
+}
+
 /* ---- A11: ends ---- */
 
 static int find_text(const char *hay, size_t n, const char *needle, size_t k)
@@ -919,6 +942,7 @@ int main(void)
         cmocka_unit_test(auto_mode_follows_the_verdict),
         /* Last: it changes the loaded weights. */
         cmocka_unit_test(A10_the_mask_is_never_emitted_and_passes_are_bounded),
+        cmocka_unit_test(A10_masks_that_the_prompt_gives_are_left_alone),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
