@@ -11,6 +11,8 @@
 
 extern char **environ;
 
+const char fl_version[] = "0.1.0";
+
 /* ---- commands ---- */
 
 enum {
@@ -31,7 +33,7 @@ typedef struct command {
 static const command commands[] = {
     {"run", C_RUN, 1, 1, "run MODEL -p TEXT [options]",
      "answer one prompt; the text streams to stdout"},
-    {"plan", C_PLAN, 1, 1, "plan MODEL [--vram SIZE] [--ctx N] [--json]",
+    {"plan", C_PLAN, 1, 1, "plan MODEL [--vram SIZE] [--ctx N] [--mode MODE] [--json]",
      "show what goes where, in bytes, without loading"},
     {"inspect", C_INSPECT, 1, 1, "inspect MODEL [--json]", "show what a model file holds"},
     {"logits", C_LOGITS, 1, 1, "logits MODEL --ids 1,2,3 | --text TEXT -o FILE.npy [options]",
@@ -49,7 +51,18 @@ static const command *find_command(const char *name)
 
 /* ---- the one table of options ---- */
 
-typedef enum kind { K_FLAG, K_TEXT, K_CHOICE, K_SIZE, K_INT, K_REAL, K_ONOFF, K_SEED, K_STOP } kind;
+typedef enum kind {
+    K_FLAG,
+    K_TEXT,
+    K_CHOICE,
+    K_SIZE,
+    K_INT,
+    K_REAL,
+    K_SHARE,
+    K_ONOFF,
+    K_SEED,
+    K_STOP
+} kind;
 
 typedef struct option_row {
     const char *name;
@@ -57,7 +70,7 @@ typedef struct option_row {
     kind kind;
     unsigned in; /* commands that take it */
     size_t offset;
-    double min, max;     /* K_INT, K_REAL */
+    double min, max;     /* K_INT, K_REAL; K_SHARE is above 0, at most 1 */
     const char *allowed; /* K_CHOICE: words separated by '|' */
     const char *metavar, *help;
 } option_row;
@@ -73,16 +86,17 @@ static const option_row rows[] = {
     {"system", 0, K_TEXT, C_RUN, AT(system), 0, 0, NULL, "TEXT", "system message"},
     {"raw", 0, K_FLAG, C_RUN, AT(raw), 0, 0, NULL, NULL,
      "give the text to the model as it is, without the chat format"},
-    {"mode", 0, K_CHOICE, C_RUN, AT(mode), 0, 0, "auto|ar|block|spec", "MODE",
+    {"mode", 0, K_CHOICE, C_RUN | C_PLAN, AT(mode), 0, 0, "auto|ar|block|spec", "MODE",
      "block: block diffusion; spec: the text of ar in fewer passes; auto: block if the file says "
      "that it is earned, else spec on a model with masks, else ar"},
-    {"think", 0, K_ONOFF, C_RUN, AT(think), 0, 0, NULL, "on|off", "thinking (default on)"},
+    {"think", 0, K_ONOFF, C_RUN, AT(think), 0, 0, NULL, "on|off",
+     "thinking (default on): the reasoning goes to stderr"},
     {"max-tokens", 0, K_INT, C_RUN, AT(max_tokens), 0, 131072, NULL, "N", "stop after N tokens"},
     {"stop", 0, K_STOP, C_RUN, AT(stop), 0, 0, NULL, "TEXT", "stop before TEXT; may be repeated"},
     {"ignore-eos", 0, K_FLAG, C_RUN, AT(ignore_eos), 0, 0, NULL, NULL, "go on past stop tokens"},
     {"temp", 0, K_REAL, C_RUN, AT(temp), 0, 100, NULL, "X", "temperature; 0 is greedy"},
     {"top-k", 0, K_INT, C_RUN, AT(top_k), 0, 1e9, NULL, "N", "keep the N likeliest; 0 keeps all"},
-    {"top-p", 0, K_REAL, C_RUN, AT(top_p), 0, 1, NULL, "X", "nucleus sampling"},
+    {"top-p", 0, K_SHARE, C_RUN, AT(top_p), 0, 1, NULL, "X", "nucleus sampling; 1 is off"},
     {"min-p", 0, K_REAL, C_RUN, AT(min_p), 0, 1, NULL, "X", "drop tokens below X times the best"},
     {"presence", 0, K_REAL, C_RUN, AT(presence), -2, 2, NULL, "X",
      "taken from the logit of a token that the answer holds already"},
@@ -90,7 +104,7 @@ static const option_row rows[] = {
     {"repetition", 0, K_REAL, C_RUN, AT(repetition), 0.1, 10, NULL, "X",
      "divides the logit of such a token (a negative one is multiplied); 1 is off"},
     {"seed", 0, K_SEED, C_RUN, AT(seed), 0, 0, NULL, "N", "seed of the sampler"},
-    {"threshold", 0, K_REAL, C_RUN, AT(threshold), 0, 1, NULL, "X",
+    {"threshold", 0, K_SHARE, C_RUN, AT(threshold), 0, 1, NULL, "X",
      "block mode: confidence that commits a token"},
     {"block-mode", 0, K_CHOICE, C_MODEL, AT(block_mode), 0, 0, "causal|blockend|mixed|bidir", "M",
      "how GDN layers work inside a block; default: as the file says"},
@@ -100,13 +114,13 @@ static const option_row rows[] = {
      "tokens of prompt and answer together"},
     {"kv", 0, K_CHOICE, C_MODEL | C_PLAN, AT(kv), 0, 0, "f16|f32", "TYPE", "type of the KV cache"},
     {"device", 0, K_CHOICE, C_MODEL | C_PLAN, AT(device), 0, 0, "host", "NAME", "where to compute"},
-    {"threads", 0, K_INT, C_MODEL | C_QUANTIZE, AT(threads), 1, 256, NULL, "N",
+    {"threads", 0, K_INT, C_MODEL | C_PLAN | C_QUANTIZE, AT(threads), 1, 256, NULL, "N",
      "CPU threads; default: physical cores"},
-    {"cpu", 0, K_CHOICE, C_MODEL, AT(cpu), 0, 0, "reference|avx2", "TIER",
+    {"cpu", 0, K_CHOICE, C_MODEL | C_PLAN, AT(cpu), 0, 0, "reference|avx2", "TIER",
      "best instruction tier to use"},
-    {"chunk", 0, K_INT, C_MODEL | C_PLAN, AT(chunk), 1, 65536, NULL, "N",
+    {"chunk", 0, K_INT, C_MODEL | C_PLAN, AT(chunk), 1, 8192, NULL, "N",
      "rows per prefill pass (default 512); the text does not depend on it"},
-    {"act", 0, K_CHOICE, C_MODEL, AT(act), 0, 0, "law|f32", "KIND",
+    {"act", 0, K_CHOICE, C_MODEL | C_PLAN, AT(act), 0, 0, "law|f32", "KIND",
      "law: the numeric law; f32: float activations, for comparisons"},
     {"io", 0, K_CHOICE, C_MODEL, AT(io), 0, 0, "uring|pread", "BACKEND",
      "how experts are read; default: the best that works"},
@@ -115,7 +129,8 @@ static const option_row rows[] = {
      "one JSON object on stdout"},
     {"ids", 0, K_TEXT, C_LOGITS, AT(ids), 0, 0, NULL, "1,2,3", "token ids"},
     {"text", 0, K_TEXT, C_LOGITS, AT(text), 0, 0, NULL, "TEXT", "text to tokenize"},
-    {"all", 0, K_FLAG, C_LOGITS, AT(all), 0, 0, NULL, NULL, "every row, not only the last"},
+    {"all", 0, K_FLAG, C_LOGITS, AT(all), 0, 0, NULL, NULL,
+     "every row, not only the last (--denoise gives every row of the block)"},
     {"denoise", 0, K_TEXT, C_LOGITS, AT(denoise), 0, 0, NULL, "MASKS",
      "positions to mask, as 40-47,50: logits of the block pass"},
     {"out", 'o', K_TEXT, C_LOGITS, AT(out), 0, 0, NULL, "FILE", "output file"},
@@ -229,6 +244,13 @@ static fl_status set_value(fl_options *o, const option_row *r, const char *v, fl
         FL_TRY(parse_number(r, v, &x, err));
         *(double *)field = x;
         return FL_OK;
+    case K_SHARE:
+        FL_TRY(parse_number(r, v, &x, err));
+        if (x <= 0.0)
+            return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected a number above 0, at most 1",
+                           r->name, v);
+        *(double *)field = x;
+        return FL_OK;
     case K_ONOFF:
         if (strcmp(v, "on") != 0 && strcmp(v, "off") != 0)
             return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected on or off", r->name, v);
@@ -287,6 +309,53 @@ static fl_status unknown_option(const command *c, char **argv, int at, fl_err *e
                    c->name);
 }
 
+static const option_row *row_of(int got)
+{
+    if (got >= 256) return &rows[got - 256];
+    for (int i = 0; i < N_ROWS; i++)
+        if (rows[i].letter && rows[i].letter == got) return &rows[i];
+    return NULL;
+}
+
+/* getopt takes any beginning of a name that only one option has: a name that grows a sister later
+ * would change what a script means. `word` is the argument as written. */
+static bool is_shortened(const option_row *r, const char *word)
+{
+    if (strncmp(word, "--", 2) != 0) return false; /* a letter */
+    const size_t n = strcspn(word + 2, "=");
+    return n != strlen(r->name) || strncmp(word + 2, r->name, n) != 0;
+}
+
+/* What getopt could not take: `got` is '?' or ':', optopt the option's value where it knew one. */
+static fl_status refuse(const command *c, char **av, int at, int got, fl_err *err)
+{
+    const option_row *r = optopt ? row_of(optopt) : NULL;
+    const int last = optind > at ? optind - 1 : at;
+    if (r && is_shortened(r, av[last])) return unknown_option(c, av, last, err);
+    if (got == ':')
+        return FL_FAIL(err, FL_E_ARG, 0, "%s needs a value (fourleaf %s --help)", av[last],
+                       c->name);
+    if (r && r->kind == K_FLAG && (r->in & c->bit))
+        return FL_FAIL(err, FL_E_ARG, 0, "--%s takes no value (fourleaf %s --help)", r->name,
+                       c->name);
+    return unknown_option(c, av, last, err);
+}
+
+/* Options that exclude or need each other. */
+static fl_status check_together(const fl_options *o, const command *c, fl_err *err)
+{
+    if (o->prompt && o->prompt_file)
+        return FL_FAIL(err, FL_E_ARG, 0, "give the prompt once: -p TEXT or -f FILE");
+    if (c->bit != C_LOGITS) return FL_OK;
+    if ((o->ids != NULL) == (o->text != NULL))
+        return FL_FAIL(err, FL_E_ARG, 0, "logits: give either --ids 1,2,3 or --text TEXT");
+    if (!o->out) return FL_FAIL(err, FL_E_ARG, 0, "logits: where to? Give -o FILE.npy");
+    if (o->all && o->denoise)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "--all: --denoise gives every row of its block; leave --all out");
+    return FL_OK;
+}
+
 /* getopt's tables for one command. */
 static void build_tables(const command *c, struct option *longs, char *shorts)
 {
@@ -305,14 +374,6 @@ static void build_tables(const command *c, struct option *longs, char *shorts)
     *shorts = 0;
 }
 
-static const option_row *row_of(int got)
-{
-    if (got >= 256) return &rows[got - 256];
-    for (int i = 0; i < N_ROWS; i++)
-        if (rows[i].letter && rows[i].letter == got) return &rows[i];
-    return NULL;
-}
-
 fl_status fl_options_parse(fl_options *o, int argc, char **argv, fl_err *err)
 {
     defaults(o);
@@ -320,6 +381,10 @@ fl_status fl_options_parse(fl_options *o, int argc, char **argv, fl_err *err)
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
         o->help = true;
+        return FL_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        o->version = true;
         return FL_OK;
     }
     const command *c = find_command(argv[1]);
@@ -339,11 +404,10 @@ fl_status fl_options_parse(fl_options *o, int argc, char **argv, fl_err *err)
         const int at = optind ? optind : 1;
         const int got = getopt_long(ac, av, shorts, longs, NULL);
         if (got == -1) break;
-        if (got == ':')
-            return FL_FAIL(err, FL_E_ARG, 0, "%s needs a value (fourleaf %s --help)",
-                           av[optind - 1], c->name);
-        const option_row *r = got == '?' ? NULL : row_of(got);
-        if (!r) return unknown_option(c, av, optind > at ? optind - 1 : at, err);
+        if (got == ':' || got == '?') return refuse(c, av, at, got, err);
+        const option_row *r = row_of(got);
+        const int word = optind - (got >= 256 && optarg == av[optind - 1] ? 2 : 1);
+        if (got >= 256 && is_shortened(r, av[word])) return unknown_option(c, av, word, err);
         FL_TRY(set_value(o, r, optarg, err));
     }
     o->args = (const char *const *)(av + optind);
@@ -355,7 +419,7 @@ fl_status fl_options_parse(fl_options *o, int argc, char **argv, fl_err *err)
     if (o->n_args > c->max_args)
         return FL_FAIL(err, FL_E_ARG, 0, "%s: unexpected '%s': fourleaf %s", c->name,
                        o->args[c->max_args], c->usage);
-    return FL_OK;
+    return check_together(o, c, err);
 }
 
 /* ---- help ---- */
@@ -367,7 +431,8 @@ void fl_options_help(const char *name)
         puts("Fourleaf runs Clover-35B-A3B and its base model on one consumer GPU.\n\nCommands:");
         for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
             printf("  %-10s %s\n", commands[i].name, commands[i].what);
-        puts("\nfourleaf COMMAND --help lists a command's options.");
+        puts("\nfourleaf COMMAND --help lists a command's options; fourleaf --version names the "
+             "version.");
         return;
     }
     printf("fourleaf %s\n  %s\n\nOptions:\n", c->usage, c->what);

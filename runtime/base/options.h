@@ -25,7 +25,7 @@ typedef struct fl_options {
     bool all;                /* --all */
     bool json;               /* --json */
     bool stats;              /* --stats */
-    bool help;
+    bool help, version;
 
     /* decoding */
     const char *mode;   /* --mode auto|ar|block|spec; NULL = auto */
@@ -62,14 +62,16 @@ typedef struct fl_options {
     const char *type; /* --type q4_k|q8_0|bf16|f16|f32: main type, default q4_k */
 } fl_options;
 
-/* Parses argv. Unknown commands, unknown options, bad values and FL_* environment variables are
- * errors that name the word, what is allowed and how to get help. */
+/* Parses argv. Unknown commands, unknown or shortened options, bad values, options that exclude
+ * each other and FL_* environment variables are errors that name the word, what is allowed and how
+ * to get help. Held by tests/base/test_options.c. */
 FL_CHECKED fl_status fl_options_parse(fl_options *o, int argc, char **argv, fl_err *err);
 /* "16G", "15.5GiB", "800MB", "4096": K, M, G, KiB, MiB, GiB are powers of 1024; kB, MB, GB of
  * 1000. Negative, empty, fractional bytes and overflow are refused. */
 FL_CHECKED fl_status fl_size_parse(const char *text, uint64_t *bytes, fl_err *err);
 /* "1.50 GiB", "12.3 MiB", "512 B" into buf. Returns buf. */
 const char *fl_size_format(char buf[32], uint64_t bytes);
+extern const char fl_version[]; /* "0.1.0" */
 /* Help text of a command (NULL = overview) to stdout. */
 void fl_options_help(const char *command);
 

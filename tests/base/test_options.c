@@ -40,12 +40,17 @@ static void values_land_in_their_fields(void **state)
     assert_true(o.stats && o.raw && !o.json && !o.help);
     ASSERT_OK(parse("run -p=x m --ctx=77"));
     assert_int_equal(o.ctx, 77);
+    ASSERT_OK(parse("run m --ctx 78 -p -x"));
+    assert_int_equal(o.ctx, 78);
+    assert_string_equal(o.prompt, "-x");
+    ASSERT_OK(parse("run --stop --stop m --top-p 1 --threshold 1"));
+    assert_string_equal(o.stop[0], "--stop");
+    ASSERT_OK(parse("plan m --mode block --act f32 --threads 3 --cpu reference --chunk 8192"));
     ASSERT_OK(parse("run m"));
     assert_true(isnan(o.temp) && isnan(o.top_p) && isnan(o.threshold));
     assert_int_equal(o.think, -1);
     assert_int_equal(o.max_tokens, -1);
-    ASSERT_OK(
-        parse("logits m --ids 1,2 --all -o x.npy --denoise 3-5 --chunk 64 --act f32 --kv f32"));
+    ASSERT_OK(parse("logits m --ids 1,2 --all -o x.npy --chunk 64 --act f32 --kv f32"));
     assert_true(o.all);
     assert_int_equal(o.chunk, 64);
 }
@@ -70,6 +75,20 @@ static void mistakes_are_named(void **state)
     ASSERT_FAILS(parse("run"), FL_E_ARG, "needs a model");
     ASSERT_FAILS(parse("quantize a"), FL_E_ARG, "an input and an output");
     ASSERT_FAILS(parse("run a b"), FL_E_ARG, "unexpected 'b'");
+    ASSERT_FAILS(parse("run m --prom x"), FL_E_ARG, "unknown option --prom");
+    ASSERT_FAILS(parse("run m --prom=x"), FL_E_ARG, "unknown option --prom=x");
+    ASSERT_FAILS(parse("run --js m"), FL_E_ARG, "unknown option --js");
+    ASSERT_FAILS(parse("run m --prom"), FL_E_ARG, "unknown option --prom");
+    ASSERT_FAILS(parse("run m --json=3"), FL_E_ARG, "--json takes no value");
+    ASSERT_FAILS(parse("run m --top-p 0"), FL_E_ARG, "above 0, at most 1");
+    ASSERT_FAILS(parse("run m --threshold 0"), FL_E_ARG, "above 0, at most 1");
+    ASSERT_FAILS(parse("run m --top-p 1.5"), FL_E_ARG, "--top-p 1.5");
+    ASSERT_FAILS(parse("run m --chunk 8193"), FL_E_ARG, "from 1 to 8192");
+    ASSERT_FAILS(parse("run m -p x -f y"), FL_E_ARG, "once");
+    ASSERT_FAILS(parse("logits m -o x"), FL_E_ARG, "either --ids");
+    ASSERT_FAILS(parse("logits m --ids 1 --text a -o x"), FL_E_ARG, "either --ids");
+    ASSERT_FAILS(parse("logits m --ids 1"), FL_E_ARG, "-o FILE");
+    ASSERT_FAILS(parse("logits m --ids 1 -o x --denoise 1 --all"), FL_E_ARG, "leave --all out");
     setenv("FL_VRAM", "16G", 1);
     ASSERT_FAILS(parse("run a"), FL_E_ARG, "FL_VRAM");
     unsetenv("FL_VRAM");
@@ -78,6 +97,8 @@ static void mistakes_are_named(void **state)
 static void help_is_known(void **state)
 {
     (void)state;
+    ASSERT_OK(parse("--version"));
+    assert_true(o.version && !o.help);
     ASSERT_OK(parse("--help"));
     assert_true(o.help && !o.command);
     ASSERT_OK(parse(""));
