@@ -26,14 +26,22 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-__attribute__((format(printf, 2, 3))) static void add_note(fl_io *io, const char *fmt, ...)
+static void append(char *to, size_t room, const char *text)
 {
-    size_t n = strlen(io->note);
-    if (n && n + 2 < sizeof io->note) n += (size_t)sprintf(io->note + n, "; ");
+    const size_t n = strlen(to);
+    snprintf(to + n, room - n, "%s%s", n ? "; " : "", text);
+}
+
+__attribute__((format(printf, 3, 4))) static void add_note(fl_io *io, bool fallback,
+                                                           const char *fmt, ...)
+{
+    char text[512];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(io->note + n, sizeof io->note - n, fmt, ap);
+    vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    append(io->note, sizeof io->note, text);
+    if (fallback) append(io->fallback, sizeof io->fallback, text);
 }
 
 /* ---- files ---- */
@@ -90,7 +98,7 @@ static void try_direct(fl_io *io, fl_io_file *f)
         return;
     }
     if (flags >= 0 && fcntl(f->fd, F_SETFL, flags) < 0) rc = errno;
-    add_note(io,
+    add_note(io, f == io->file || io->file[0].direct,
              "%s: O_DIRECT refused (%s), reading through the page cache and dropping pages behind",
              f->path, strerror(rc));
 }
@@ -126,7 +134,7 @@ static fl_status start_backend(fl_io *io, bool may_fall_back, fl_err *err)
     fl_status st = io->ops->open(io, &why);
     if (st == FL_OK) return FL_OK;
     if (!may_fall_back || st != FL_E_UNSUPPORTED) return FL_FAIL(err, st, why.sys, "%s", why.msg);
-    add_note(io, "%s; reading with pread threads", why.msg);
+    add_note(io, true, "%s; reading with pread threads", why.msg);
     io->ops = &fl_io_pread_ops;
     return io->ops->open(io, err);
 }
@@ -190,6 +198,7 @@ void fl_io_close(fl_io **iop)
 
 const char *fl_io_backend(const fl_io *io) { return io->ops->name; }
 const char *fl_io_note(const fl_io *io) { return io->note[0] ? io->note : NULL; }
+const char *fl_io_fallback(const fl_io *io) { return io->fallback[0] ? io->fallback : NULL; }
 uint32_t fl_io_align(const fl_io *io) { return io->align; }
 int fl_io_depth(const fl_io *io) { return io->depth; }
 int fl_io_in_flight(const fl_io *io) { return io->depth - io->n_free; }
@@ -215,7 +224,7 @@ void fl_io_register(fl_io *io, void *base, uint64_t bytes)
     if (!rc) return;
     struct rlimit lim = {0};
     (void)getrlimit(RLIMIT_MEMLOCK, &lim);
-    add_note(io,
+    add_note(io, false,
              "%" PRIu64 " bytes of buffers not registered with io_uring (%s; the memory lock limit "
              "is %llu KiB, see ulimit -l), reading without",
              bytes, strerror(rc), (unsigned long long)lim.rlim_cur / 1024);

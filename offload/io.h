@@ -48,6 +48,9 @@ const char *fl_io_backend(const fl_io *io);
 /* One line about the fallbacks that were taken ("io_uring refused: ...; reading with pread
  * threads"), or NULL. */
 const char *fl_io_note(const fl_io *io);
+/* The part of it that costs speed on this machine: the backend that was refused, the first file
+ * without O_DIRECT. NULL when there is none. */
+const char *fl_io_fallback(const fl_io *io);
 uint32_t fl_io_align(const fl_io *io); /* of memory and offsets: a power of two, 512 to 4,096 */
 int fl_io_depth(const fl_io *io);
 /* Bytes that a read of [offset, offset + bytes) needs at dst: the aligned cover. */

@@ -64,7 +64,7 @@ struct fl_io {
     int broken;         /* errno that ended the backend */
     uint64_t busy_since_ns;
     fl_io_stats stats;
-    char note[1024];
+    char note[1024], fallback[512];
 };
 
 extern const fl_io_ops fl_io_uring_ops, fl_io_pread_ops, fl_io_buffered_ops, fl_io_fake_ops;
