@@ -1,6 +1,8 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/base/options.h"
 #include "runtime/tools/inspect.h"
@@ -26,12 +28,22 @@ static int fail(const fl_err *err, int code)
     return code;
 }
 
+/* A standard stream that the caller closed: its number must not go to the next file that is
+ * opened. Reading or writing it fails with EBADF, as it should. */
+static void keep_standard_streams(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+            _exit(EXIT_ERROR);
+}
+
 static int dispatch(const fl_options *o)
 {
     fl_err err = {0};
     for (size_t i = 0; i < sizeof tools / sizeof *tools; i++) {
         if (strcmp(tools[i].command, o->command) != 0) continue;
-        if (tools[i].run(o, &err) != FL_OK) return fail(&err, EXIT_ERROR);
+        const fl_status st = tools[i].run(o, &err);
+        if (st != FL_OK) return fail(&err, st == FL_E_ARG ? EXIT_USAGE : EXIT_ERROR);
     }
     return EXIT_OK;
 }
@@ -40,15 +52,19 @@ int main(int argc, char **argv)
 {
     fl_options o;
     fl_err err = {0};
+    keep_standard_streams();
     if (fl_options_parse(&o, argc, argv, &err) != FL_OK) return fail(&err, EXIT_USAGE);
     int code = EXIT_OK;
     if (o.help)
         fl_options_help(o.command);
+    else if (o.version)
+        printf("fourleaf %s\n", fl_version);
     else
         code = dispatch(&o);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "fourleaf: standard output: %s\n", strerror(errno));
-        return EXIT_ERROR;
-    }
-    return code;
+    if (code != EXIT_OK) return code;
+    errno = 0;
+    const bool written = !ferror(stdout);
+    if (fflush(stdout) == 0 && written) return EXIT_OK;
+    fprintf(stderr, "fourleaf: standard output: %s\n", errno ? strerror(errno) : "write failed");
+    return EXIT_ERROR;
 }

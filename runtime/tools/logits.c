@@ -94,8 +94,6 @@ static fl_status put_masks(const char *text, int32_t mask_id, id_list *ids, int6
 
 static fl_status read_ids(const fl_options *o, const fl_model *m, id_list *out, fl_err *err)
 {
-    if ((o->ids != NULL) == (o->text != NULL))
-        return FL_FAIL(err, FL_E_ARG, 0, "logits: give either --ids 1,2,3 or --text TEXT");
     if (o->ids) return parse_ids(o->ids, out, err);
     if (!m->tokenizer)
         return FL_FAIL(err, FL_E_UNSUPPORTED, 0, "%s holds no tokenizer; use --ids", o->args[0]);
@@ -103,6 +101,30 @@ static fl_status read_ids(const fl_options *o, const fl_model *m, id_list *out, 
         fl_tokenizer_encode(m->tokenizer, o->text, strlen(o->text), true, &out->p, &out->n, err));
     out->room = out->n;
     if (out->n == 0) return FL_FAIL(err, FL_E_ARG, 0, "logits: the text gives no token");
+    return FL_OK;
+}
+
+/* What a pass would refuse, before the weights are read. first: the first mask, or -1. */
+static fl_status check_ids(const id_list *ids, const fl_model *m, const fl_engine *e, int64_t first,
+                           fl_err *err)
+{
+    const long long n = (long long)ids->n, vocab = (long long)m->index->hp.n_vocab;
+    for (size_t i = 0; i < ids->n; i++)
+        if (ids->p[i] >= vocab)
+            return FL_FAIL(err, FL_E_ARG, 0,
+                           "token id %d at position %zu is outside the vocabulary of %lld",
+                           (int)ids->p[i], i, vocab);
+    if (n > e->params.n_ctx)
+        return FL_FAIL(err, FL_E_ARG, 0, "%lld tokens do not fit into the context of %lld; %s", n,
+                       (long long)e->params.n_ctx,
+                       n > fl_engine_max_context(&m->index->hp) ? "this model takes no more"
+                                                                : "raise --ctx");
+    if (first < 0) return FL_OK;
+    const long long start = first - first % e->params.block_size;
+    if (n - start > e->params.block_size)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "--denoise: %lld rows from position %lld on; a block has %d", n - start,
+                       start, e->params.block_size);
     return FL_OK;
 }
 
@@ -160,10 +182,6 @@ static fl_status write_denoised(fl_outfile *f, fl_engine *e, const id_list *ids,
 {
     const int64_t start = first - first % e->params.block_size;
     const int64_t n = (int64_t)ids->n - start;
-    if (n > e->params.block_size)
-        return FL_FAIL(err, FL_E_ARG, 0,
-                       "--denoise: %lld rows from position %lld on; a block has %d", (long long)n,
-                       (long long)start, e->params.block_size);
     if (start > 0) FL_TRY(fl_forward_clean(e, ids->p, start, err));
     FL_TRY(fl_forward_denoise(e, ids->p + start, (int)n, sw, err));
     FL_TRY(write_header(f, n, e->weights.output.rows, err));
@@ -180,8 +198,7 @@ fl_status fl_tool_logits(const fl_options *o, fl_err *err)
     int64_t first = -1;
     fl_gen_config c;
 
-    if (!o->out) return FL_FAIL(err, FL_E_ARG, 0, "logits: where to? Give -o FILE.npy");
-    FL_GO(fl_setup_load(o, &model, &engine, err));
+    FL_GO(fl_setup_open(o, &model, &engine, err));
     FL_GO(fl_setup_check_output(model->src, o->out, err));
     FL_GO(fl_setup_gen_config(o, model, &c, err));
     FL_GO(read_ids(o, model, &ids, err));
@@ -191,7 +208,9 @@ fl_status fl_tool_logits(const fl_options *o, fl_err *err)
                 FL_FAIL(err, FL_E_UNSUPPORTED, 0, "--denoise: %s knows no mask token", o->args[0]));
         FL_GO(put_masks(o->denoise, c.clover.mask_id, &ids, &first, err));
     }
+    FL_GO(check_ids(&ids, model, engine, first, err));
     FL_GO(fl_outfile_open(&f, o->out, err));
+    FL_GO(fl_setup_load(engine, err));
     if (o->denoise)
         FL_GO(write_denoised(f, engine, &ids, first, &c.clover, err));
     else

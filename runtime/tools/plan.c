@@ -6,36 +6,45 @@
 #include "offload/plan_text.h"
 #include "runtime/tools/setup.h"
 
-static fl_status print_plan(const fl_options *o, const fl_plan *plan, fl_err *err)
+static fl_status print_plan(const fl_options *o, const fl_engine *e, const fl_gen_config *c,
+                            fl_err *err)
 {
+    const char *reason = NULL;
+    const char *mode = fl_gen_mode_name(fl_gen_choose(c->mode, &c->clover, &reason));
     char *text = NULL;
     if (o->json) {
-        fl_json *j = fl_plan_json(plan);
+        fl_json *j = fl_plan_json(&e->plan);
+        if (j) {
+            fl_json_set_str(j, "mode", mode);
+            fl_json_set_str(j, "mode_reason", reason);
+            fl_json_set_int(j, "threads", fl_pool_threads(e->exec.pool));
+            fl_json_set_int(j, "ctx", e->params.n_ctx);
+            fl_json_set_int(j, "chunk", e->params.chunk);
+        }
         text = j ? fl_json_dump(j, 1) : NULL;
         fl_json_free(&j);
     } else {
-        text = fl_plan_text(plan);
+        text = fl_plan_text(&e->plan);
     }
     if (!text) return FL_FAIL(err, FL_E_NOMEM, 0, "plan: out of memory");
+    if (!o->json)
+        printf("For run --mode %s (%s), %lld tokens of context, %d threads\n", mode, reason,
+               (long long)e->params.n_ctx, fl_pool_threads(e->exec.pool));
     fputs(text, stdout);
     if (o->json) putchar('\n');
     free(text);
-    return fflush(stdout) == 0 ? FL_OK
-                               : FL_FAIL(err, FL_E_IO, 0, "standard output cannot be written");
+    return FL_OK;
 }
 
 fl_status fl_tool_plan(const fl_options *o, fl_err *err)
 {
     fl_status st = FL_OK;
-    const char *path = NULL;
     fl_model *model = NULL;
     fl_engine *engine = NULL;
-    fl_engine_params p;
-    FL_GO(fl_setup_model_path(o, &path, err));
-    FL_GO(fl_model_open(&model, path, err));
-    FL_GO(fl_setup_engine_params(o, model, &p, err));
-    FL_GO(fl_engine_open(&engine, model, &p, err));
-    st = print_plan(o, &engine->plan, err);
+    fl_gen_config c;
+    FL_GO(fl_setup_open(o, &model, &engine, err));
+    FL_GO(fl_setup_gen_config(o, model, &c, err));
+    st = print_plan(o, engine, &c, err);
 out:
     fl_engine_close(&engine);
     fl_model_close(&model);

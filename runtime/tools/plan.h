@@ -3,8 +3,8 @@
 
 #include "runtime/base/options.h"
 
-/* fourleaf plan MODEL --vram SIZE [--ctx N] [--json]: what a load would take and where each part
- * would lie. Reads headers only. */
+/* fourleaf plan MODEL: what run with the same options would take and where each part would lie, by
+ * the same code. Reads headers only. tests/cli/test_tools.c holds the two to each other. */
 FL_CHECKED fl_status fl_tool_plan(const fl_options *o, fl_err *err);
 
 #endif

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "runtime/base/file.h"
 #include "runtime/base/json.h"
 #include "runtime/model/chat.h"
 #include "runtime/tools/setup.h"
@@ -19,15 +19,19 @@ typedef struct text {
     size_t n, room;
 } text;
 
+static bool text_reserve(text *t, size_t room)
+{
+    char *grown = realloc(t->p, room + 1);
+    if (!grown) return false;
+    t->p = grown;
+    t->p[t->n] = 0;
+    t->room = room + 1;
+    return true;
+}
+
 static bool text_put(text *t, const char *p, size_t n)
 {
-    if (t->n + n + 1 > t->room) {
-        const size_t room = (t->n + n + 1) * 2;
-        char *grown = realloc(t->p, room);
-        if (!grown) return false;
-        t->p = grown;
-        t->room = room;
-    }
+    if (t->n + n + 1 > t->room && !text_reserve(t, 2 * (t->n + n))) return false;
     memcpy(t->p + t->n, p, n);
     t->n += n;
     t->p[t->n] = 0;
@@ -36,32 +40,48 @@ static bool text_put(text *t, const char *p, size_t n)
 
 /* ---- prompt ---- */
 
-static fl_status read_stdin(text *t, fl_err *err)
+static fl_status read_stream(FILE *f, const char *name, text *t, fl_err *err)
 {
     char buf[4096];
     size_t n;
-    while ((n = fread(buf, 1, sizeof(buf), stdin)) > 0) {
+    while ((n = fread(buf, 1, sizeof(buf), f)) > 0) {
+        const char *nul = memchr(buf, 0, n);
+        if (nul)
+            return FL_FAIL(err, FL_E_ARG, 0, "%s: a NUL byte at byte %zu; a prompt is UTF-8 text",
+                           name, t->n + (size_t)(nul - buf));
         if (t->n + n > MAX_PROMPT_BYTES)
-            return FL_FAIL(err, FL_E_ARG, 0, "the prompt on standard input exceeds %d bytes",
-                           MAX_PROMPT_BYTES);
+            return FL_FAIL(err, FL_E_ARG, 0, "%s: a prompt has at most %d MiB", name,
+                           MAX_PROMPT_BYTES >> 20);
         if (!text_put(t, buf, n)) return FL_FAIL(err, FL_E_NOMEM, 0, "prompt: out of memory");
     }
-    if (ferror(stdin)) return FL_FAIL(err, FL_E_IO, errno, "standard input cannot be read");
+    if (ferror(f))
+        return FL_FAIL(err, FL_E_IO, errno, "%s: cannot be read: %s", name, strerror(errno));
     return FL_OK;
+}
+
+/* A file, a pipe or a device: all that can be read to its end. */
+static fl_status read_file(const char *path, text *t, fl_err *err)
+{
+    FILE *f = fopen(path, "rbe");
+    if (!f) return FL_FAIL(err, FL_E_IO, errno, "%s: cannot be opened: %s", path, strerror(errno));
+    const fl_status st = read_stream(f, path, t, err);
+    fclose(f);
+    return st;
 }
 
 static fl_status read_prompt(const fl_options *o, text *t, fl_err *err)
 {
-    if (o->prompt && o->prompt_file)
-        return FL_FAIL(err, FL_E_ARG, 0, "give the prompt once: -p TEXT or -f FILE");
-    if (o->prompt)
-        return text_put(t, o->prompt, strlen(o->prompt))
-                   ? FL_OK
-                   : FL_FAIL(err, FL_E_NOMEM, 0, "prompt: out of memory");
-    if (!o->prompt_file || strcmp(o->prompt_file, "-") == 0) return read_stdin(t, err);
-    uint64_t n = 0;
-    FL_TRY(fl_file_load(o->prompt_file, MAX_PROMPT_BYTES, &t->p, &n, err));
-    t->n = (size_t)n;
+    if (o->prompt) {
+        if (!text_put(t, o->prompt, strlen(o->prompt)))
+            return FL_FAIL(err, FL_E_NOMEM, 0, "prompt: out of memory");
+    } else if (!o->prompt_file || strcmp(o->prompt_file, "-") == 0) {
+        FL_TRY(read_stream(stdin, "standard input", t, err));
+    } else {
+        FL_TRY(read_file(o->prompt_file, t, err));
+    }
+    /* The chat format strips white space. */
+    if (t->n == 0 || (!o->raw && strspn(t->p, " \t\r\n") == t->n))
+        return FL_FAIL(err, FL_E_ARG, 0, "the prompt is empty; give -p TEXT or -f FILE");
     return FL_OK;
 }
 
@@ -78,11 +98,10 @@ static fl_status encode_prompt(const fl_options *o, const fl_model *m, int32_t *
                        "%s holds no tokenizer: put tokenizer.json beside the weights", o->args[0]);
     FL_GO(read_prompt(o, &user, err));
     if (o->raw) {
-        st = fl_tokenizer_encode(m->tokenizer, user.p ? user.p : "", user.n, true, ids, n, err);
+        st = fl_tokenizer_encode(m->tokenizer, user.p, user.n, true, ids, n, err);
         goto out;
     }
-    FL_GO(
-        fl_chat_render_simple(o->system, user.p ? user.p : "", o->think != 0, &chat, &n_chat, err));
+    FL_GO(fl_chat_render_simple(o->system, user.p, o->think != 0, &chat, &n_chat, err));
     st = fl_tokenizer_encode(m->tokenizer, chat, n_chat, true, ids, n, err);
 out:
     free(user.p);
@@ -93,17 +112,73 @@ out:
 /* ---- output ---- */
 
 typedef struct sink {
-    text all;
-    bool stream; /* to standard output as it comes */
-    bool failed;
+    bool json;            /* keep the text instead of writing it */
+    fl_chat_stream *chat; /* takes reasoning and answer apart; NULL: all is answer */
+    text all;             /* json without chat */
+    char last;            /* byte written to standard output, 0 = none */
+    bool dim;             /* standard error is a terminal */
+    bool reasoning;       /* some of it is on standard error, the line still open */
+    fl_status st;         /* of what failed first */
+    fl_err *err;
 } sink;
+
+static void put_reasoning(sink *s, fl_str t)
+{
+    if (t.n == 0 || s->json) return;
+    if (s->dim && !s->reasoning) fputs("\033[2m", stderr);
+    s->reasoning = true;
+    fwrite(t.p, 1, t.n, stderr);
+}
+
+static void end_reasoning(sink *s)
+{
+    if (s->reasoning) fputs(s->dim ? "\033[0m\n" : "\n", stderr);
+    s->reasoning = false;
+}
+
+static fl_status put_answer(sink *s, fl_str t, fl_err *err)
+{
+    if (t.n == 0) return FL_OK;
+    end_reasoning(s);
+    if (s->json) {
+        if (s->chat || text_put(&s->all, t.p, t.n)) return FL_OK;
+        return FL_FAIL(err, FL_E_NOMEM, 0, "answer: out of memory");
+    }
+    s->last = t.p[t.n - 1];
+    if (fwrite(t.p, 1, t.n, stdout) == t.n && fflush(stdout) == 0) return FL_OK;
+    return FL_FAIL(err, FL_E_IO, errno, "standard output: %s", strerror(errno));
+}
 
 static bool take_text(void *arg, const char *p, size_t n)
 {
     sink *s = arg;
-    if (s->stream && (fwrite(p, 1, n, stdout) != n || fflush(stdout) != 0)) s->failed = true;
-    if (!text_put(&s->all, p, n)) s->failed = true;
-    return !s->failed;
+    fl_chat_delta d = {.content = {p, n}};
+    if (s->chat) s->st = fl_chat_stream_push(s->chat, p, n, &d, s->err);
+    if (s->st != FL_OK) return false;
+    put_reasoning(s, d.reasoning);
+    s->st = put_answer(s, d.content, s->err);
+    return s->st == FL_OK;
+}
+
+/* With thinking on the prompt ends inside <think>. In the token loop nothing should allocate:
+ * room for what such a text usually takes. */
+static fl_status open_sink(sink *s, const fl_options *o, int64_t n_ctx, fl_err *err)
+{
+    const int64_t most = o->max_tokens >= 0 && o->max_tokens < n_ctx ? o->max_tokens : n_ctx;
+    s->json = o->json;
+    s->dim = isatty(STDERR_FILENO);
+    s->err = err;
+    if (!o->raw && o->think != 0) return fl_chat_stream_open(&s->chat, true, NULL, err);
+    if (s->json && !text_reserve(&s->all, 8 * (size_t)most))
+        return FL_FAIL(err, FL_E_NOMEM, 0, "answer: out of memory");
+    return FL_OK;
+}
+
+static void close_sink(sink *s)
+{
+    end_reasoning(s);
+    fl_chat_stream_close(&s->chat);
+    free(s->all.p);
 }
 
 static double rate(double n, double seconds) { return seconds > 0.0 ? n / seconds : 0.0; }
@@ -130,8 +205,6 @@ static void print_start(const fl_engine *e)
             fl_io_note(e->io) ? ", " : "", fl_io_note(e->io) ? fl_io_note(e->io) : "",
             p->n_resident, p->n_total, fl_size_format(res, p->resident_bytes), p->n_slots,
             fl_size_format(slots, (uint64_t)p->n_slots * p->slot_bytes));
-    for (int i = 0; i < e->model->index->n_notes; i++)
-        fprintf(stderr, "note: %s\n", e->model->index->note[i]);
 }
 
 static void print_stats(const fl_engine *e, const fl_gen_result *r)
@@ -184,11 +257,24 @@ static fl_json *experts_json(const fl_engine *e)
     return j;
 }
 
-static fl_json *result_json(const fl_engine *e, const fl_gen_result *r, const text *t)
+static fl_json *copy_json(const fl_json *j)
+{
+    fl_err err;
+    fl_json *copy = NULL;
+    char *t = fl_json_dump(j, 0);
+    if (!t || fl_json_parse(t, strlen(t), "tool calls", &copy, &err) != FL_OK)
+        copy = fl_json_new_null();
+    free(t);
+    return copy;
+}
+
+static fl_json *result_json(const fl_engine *e, const fl_gen_result *r, const fl_chat_answer *a)
 {
     const fl_budget *b = fl_device_budget(e->dev);
     fl_json *j = fl_json_new_object(), *ids = fl_json_new_array();
-    fl_json_set_str(j, "text", t->p ? t->p : "");
+    fl_json_set_str(j, "text", a->content);
+    fl_json_set_str(j, "reasoning", a->reasoning);
+    if (a->tool_calls) fl_json_set(j, "tool_calls", copy_json(a->tool_calls));
     for (int64_t i = 0; i < r->n_generated; i++) fl_json_append(ids, fl_json_new_int(r->ids[i]));
     fl_json_set(j, "ids", ids);
     fl_json_set_str(j, "finish", fl_finish_name(r->finish));
@@ -223,21 +309,54 @@ static fl_json *result_json(const fl_engine *e, const fl_gen_result *r, const te
     return j;
 }
 
-static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl_gen_result *r,
-                               const sink *s, fl_err *err)
+/* Calls of tools that the model made up stand behind the answer, a JSON object on a line each. */
+static fl_status put_calls(sink *s, const fl_json *calls, fl_err *err)
 {
+    for (size_t i = 0; i < fl_json_size(calls); i++) {
+        char *line = fl_json_dump(fl_json_at(calls, i), 0);
+        if (!line) return FL_FAIL(err, FL_E_NOMEM, 0, "answer: out of memory");
+        fl_status st = FL_OK;
+        if (s->last && s->last != '\n') st = put_answer(s, (fl_str){"\n", 1}, err);
+        if (st == FL_OK) st = put_answer(s, (fl_str){line, strlen(line)}, err);
+        free(line);
+        FL_TRY(st);
+    }
+    return FL_OK;
+}
+
+/* What the stream still holds back, and the last line end. */
+static fl_status finish_text(sink *s, const fl_gen_result *r, const fl_chat_answer *a,
+                             const fl_chat_delta *rest, fl_err *err)
+{
+    put_reasoning(s, rest->reasoning);
+    FL_TRY(put_answer(s, rest->content, err));
+    end_reasoning(s);
+    FL_TRY(put_calls(s, a->tool_calls, err));
+    if (!s->last && a->reasoning_n > 0)
+        fprintf(stderr, "note: the text ended (%s) before the reasoning did: no answer\n",
+                fl_finish_name(r->finish));
+    if (s->last != '\n') return put_answer(s, (fl_str){"\n", 1}, err);
+    return FL_OK;
+}
+
+static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl_gen_result *r,
+                               sink *s, fl_err *err)
+{
+    char none[] = "";
+    const fl_chat_answer plain = {.reasoning = none, .content = s->all.p ? s->all.p : none};
+    const fl_chat_answer *a = &plain;
+    fl_chat_delta rest = {{"", 0}, {"", 0}};
+    if (s->chat) FL_TRY(fl_chat_stream_finish(s->chat, &a, &rest, err));
     if (o->json) {
-        fl_json *j = result_json(e, r, &s->all);
+        fl_json *j = result_json(e, r, a);
         char *line = fl_json_dump(j, 1);
         fl_json_free(&j);
         if (!line) return FL_FAIL(err, FL_E_NOMEM, 0, "result: out of memory");
         printf("%s\n", line);
         free(line);
-    } else if (s->all.n == 0 || s->all.p[s->all.n - 1] != '\n') {
-        putchar('\n');
+    } else {
+        FL_TRY(finish_text(s, r, a, &rest, err));
     }
-    if (fflush(stdout) != 0 || s->failed)
-        return FL_FAIL(err, FL_E_IO, errno, "standard output cannot be written");
     if (o->stats) print_stats(e, r);
     return FL_OK;
 }
@@ -250,21 +369,28 @@ fl_status fl_tool_run(const fl_options *o, fl_err *err)
     fl_generator *gen = NULL;
     int32_t *ids = NULL;
     size_t n_ids = 0;
-    sink s = {.stream = !o->json};
+    sink s = {0};
     fl_gen_config c;
     fl_gen_result r;
 
-    FL_GO(fl_setup_load(o, &model, &engine, err));
+    if (!o->prompt && !o->prompt_file && isatty(STDIN_FILENO))
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "no prompt: give -p TEXT or -f FILE (-f - reads this terminal)");
+    FL_GO(fl_setup_open(o, &model, &engine, err));
     FL_GO(fl_setup_gen_config(o, model, &c, err));
     FL_GO(encode_prompt(o, model, &ids, &n_ids, err));
+    FL_GO(fl_gen_check(&c, engine, (int64_t)n_ids, err));
+    FL_GO(fl_setup_load(engine, err));
+    FL_GO(open_sink(&s, o, engine->params.n_ctx, err));
     c.on_text = take_text;
     c.arg = &s;
     if (o->stats) print_start(engine);
     FL_GO(fl_generator_create(&gen, engine, err));
     FL_GO(fl_generate(gen, &c, ids, (int64_t)n_ids, &r, err));
+    FL_GO(s.st);
     st = finish_output(o, engine, &r, &s, err);
 out:
-    free(s.all.p);
+    close_sink(&s);
     free(ids);
     fl_generator_destroy(&gen);
     fl_engine_close(&engine);

@@ -1,7 +1,10 @@
 #include "runtime/tools/setup.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 fl_status fl_setup_model_path(const fl_options *o, const char **path, fl_err *err)
 {
@@ -24,11 +27,11 @@ static fl_status parse_mode(const char *name, fl_gen_mode *out, fl_err *err)
 }
 
 /* Rows that speculation verifies at once; 0 when this run cannot speculate. */
-static int held_rows(fl_gen_mode mode, const fl_clover *sw)
+static int held_rows(fl_gen_mode asked, const fl_clover *sw)
 {
-    const bool may =
-        mode == FL_GEN_SPEC || (mode == FL_GEN_AUTO && sw->has_blocks && sw->verdict != 1);
-    return may ? (sw->block_size > 1 ? sw->block_size : 32) : 0;
+    const char *reason = NULL;
+    if (fl_gen_choose(asked, sw, &reason) != FL_GEN_SPEC) return 0;
+    return sw->block_size > 1 ? sw->block_size : 32;
 }
 
 fl_status fl_setup_check_output(const fl_source *src, const char *out, fl_err *err)
@@ -88,7 +91,7 @@ fl_status fl_setup_gen_config(const fl_options *o, const fl_model *model, fl_gen
     return FL_OK;
 }
 
-fl_status fl_setup_load(const fl_options *o, fl_model **model, fl_engine **engine, fl_err *err)
+fl_status fl_setup_open(const fl_options *o, fl_model **model, fl_engine **engine, fl_err *err)
 {
     fl_status st = FL_OK;
     const char *path = NULL;
@@ -99,10 +102,52 @@ fl_status fl_setup_load(const fl_options *o, fl_model **model, fl_engine **engin
     FL_GO(fl_model_open(model, path, err));
     FL_GO(fl_setup_engine_params(o, *model, &p, err));
     FL_GO(fl_engine_open(engine, *model, &p, err));
-    FL_GO(fl_engine_load(*engine, NULL, NULL, err));
     return FL_OK;
 out:
-    fl_engine_close(engine);
     fl_model_close(model);
     return st;
+}
+
+/* ---- loading ---- */
+
+typedef struct progress {
+    double start, next; /* seconds; next: when to print again */
+    bool terminal, shown;
+} progress;
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* One line that rewrites itself on a terminal; elsewhere a line every ten seconds. */
+static void show_progress(void *arg, uint64_t done, uint64_t total)
+{
+    progress *p = arg;
+    char size[32];
+    const double now = now_s(), spent = now - p->start;
+    if (now < p->next || total == 0 || done == 0) return;
+    p->next = now + (p->terminal ? 0.2 : 10.0);
+    p->shown = true;
+    const double rate = (double)done / spent;
+    fprintf(stderr, "%sloading experts: %3.0f %% of %s, %.2f GB/s, %.0f s left%s",
+            p->terminal ? "\r" : "", 100.0 * (double)done / (double)total,
+            fl_size_format(size, total), rate * 1e-9, (double)(total - done) / rate,
+            p->terminal ? "\033[K" : "\n");
+}
+
+fl_status fl_setup_load(fl_engine *engine, fl_err *err)
+{
+    progress p = {.start = now_s(), .terminal = isatty(STDERR_FILENO)};
+    p.next = p.start + (p.terminal ? 1.0 : 10.0);
+    const fl_status st = fl_engine_load(engine, show_progress, &p, err);
+    if (p.shown && p.terminal) fprintf(stderr, "\r\033[K");
+    FL_TRY(st);
+    const char *fallback = fl_io_fallback(engine->io);
+    if (fallback) fprintf(stderr, "note: %s\n", fallback);
+    for (int i = 0; i < engine->model->index->n_notes; i++)
+        fprintf(stderr, "note: %s\n", engine->model->index->note[i]);
+    return FL_OK;
 }

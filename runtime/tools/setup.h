@@ -17,8 +17,12 @@ FL_CHECKED fl_status fl_setup_engine_params(const fl_options *o, const fl_model 
 /* Starts from the model's defaults; a value given by the user wins. */
 FL_CHECKED fl_status fl_setup_gen_config(const fl_options *o, const fl_model *model,
                                          fl_gen_config *c, fl_err *err);
-/* Opens and loads the MODEL of the options; on failure both are NULL. */
-FL_CHECKED fl_status fl_setup_load(const fl_options *o, fl_model **model, fl_engine **engine,
+/* Opens the MODEL of the options and makes the plan: all that is known before the weights are
+ * read. On failure both are NULL. */
+FL_CHECKED fl_status fl_setup_open(const fl_options *o, fl_model **model, fl_engine **engine,
                                    fl_err *err);
+/* Reads the weights, with progress on standard error when that takes more than a second; then says
+ * there what is slower or other than it could be: a fallback of the I/O, notes on the file. */
+FL_CHECKED fl_status fl_setup_load(fl_engine *engine, fl_err *err);
 
 #endif

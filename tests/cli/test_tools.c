@@ -96,12 +96,14 @@ static void run_streams_in_ar_the_text_that_auto_puts_into_json(void **state)
     (void)state;
     char *plain = call_captured(
         fl_tool_run,
-        words_of("run %s -p hello~there --mode ar --max-tokens 12 --ignore-eos --threads 1", clover,
-                 ""));
+        words_of(
+            "run %s -p hello~there --mode ar --max-tokens 12 --ignore-eos --threads 1 --think off",
+            clover, ""));
     char *text = call_captured(
         fl_tool_run,
-        words_of("run %s -p hello~there --max-tokens 12 --ignore-eos --threads 1 --json", clover,
-                 ""));
+        words_of(
+            "run %s -p hello~there --max-tokens 12 --ignore-eos --threads 1 --json --think off",
+            clover, ""));
     fl_json *j = NULL;
     ASSERT_OK(fl_json_parse(text, strlen(text), "stdout", &j, &err));
     const char *answer = fl_json_str(fl_json_get(j, "text"), NULL);
@@ -162,13 +164,31 @@ static void run_names_what_is_wrong(void **state)
     ASSERT_FAILS(call(fl_tool_run, "run /nonexistent.gguf -p x"), FL_E_IO, "/nonexistent.gguf");
     ASSERT_FAILS(call(fl_tool_run, words_of("run %s -p x --mode block", base, "")),
                  FL_E_UNSUPPORTED, "--mode ar");
-    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -p x -f y", base, "")), FL_E_ARG, "once");
     ASSERT_FAILS(call(fl_tool_run, words_of("run %s -f /nonexistent.txt", base, "")), FL_E_IO,
                  "/nonexistent.txt");
     ASSERT_FAILS(call(fl_tool_run, words_of("run %s -p x --vram 1K", base, "")), FL_E_NOMEM,
                  "--vram");
     ASSERT_FAILS(call(fl_tool_run, words_of("run %s -p x --ctx 9", base, "")), FL_E_ARG,
                  "raise --ctx");
+    char *file = fl_tmp_path(dir, "prompt"), *long_text = malloc(5001);
+    memset(long_text, 'a', 5000);
+    fl_tmp_write(file, long_text, 5000);
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -f %s", clover, file)), FL_E_ARG,
+                 "this model takes at most");
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s --mode block -f %s", clover, file)), FL_E_ARG,
+                 "this model takes at most");
+    fl_tmp_write(file, "ab\0c", 4);
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -f %s", clover, file)), FL_E_ARG,
+                 "NUL byte at byte 2");
+    fl_tmp_write(file, " \n", 2);
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -f %s", clover, file)), FL_E_ARG,
+                 "the prompt is empty; give -p TEXT or -f FILE");
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s --raw -f %s", clover, "/dev/null")), FL_E_ARG,
+                 "the prompt is empty");
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -f %s", clover, "/")), FL_E_IO,
+                 "cannot be read: Is a directory");
+    free(long_text);
+    free(file);
 }
 
 /* ---- logits ---- */
@@ -234,10 +254,7 @@ static void logits_names_what_is_wrong(void **state)
     (void)state;
     static const struct {
         const char *words, *expect;
-    } bad[] = {{"logits %s --ids 1,2", "-o FILE"},
-               {"logits %s -o %s", "either --ids"},
-               {"logits %s --ids 1 --text a -o %s", "either --ids"},
-               {"logits %s --ids 1,,2 -o %s", "--ids"},
+    } bad[] = {{"logits %s --ids 1,,2 -o %s", "--ids"},
                {"logits %s --ids 1;2 -o %s", "comma"},
                {"logits %s --ids 1,99999 -o %s", "vocabulary"},
                {"logits %s --ids 1,2 --denoise 5 -o %s", "gap"},
@@ -281,24 +298,51 @@ static void logits_never_writes_into_its_model(void **state)
 
 /* ---- plan ---- */
 
-static void plan_prints_what_a_load_takes(void **state)
+static int64_t number(const char *text, const char *outer, const char *key)
 {
-    (void)state;
-    char *table = call_captured(fl_tool_plan, words_of("plan %s --ctx 128", clover, ""));
-    assert_non_null(strstr(table, "KV cache"));
-    free(table);
-    char *text = call_captured(fl_tool_plan, words_of("plan %s --ctx 128 --json", clover, ""));
     fl_json *j = NULL;
     ASSERT_OK(fl_json_parse(text, strlen(text), "stdout", &j, &err));
-    const int64_t bytes = fl_json_int(fl_json_get(fl_json_get(j, "device"), "bytes"), -1);
-    fl_engine_params p = fl_engine_defaults();
-    p.n_ctx = 128;
-    p.held_rows = 32; /* mode auto speculates on this model */
-    fl_loaded l = fl_load(clover, &p);
-    assert_true(fl_device_budget(l.engine->dev)->used == (uint64_t)bytes);
-    fl_unload(&l);
+    const int64_t v = fl_json_int(fl_json_get(outer ? fl_json_get(j, outer) : j, key), -1);
     fl_json_free(&j);
-    free(text);
+    return v;
+}
+
+static void plan_prints_what_run_takes(void **state)
+{
+    (void)state;
+    static const char *const options[] = {
+        "--ctx 128",
+        "--ctx 128 --mode ar",
+        "--ctx 128 --mode block",
+        "--ctx 128 --mode spec",
+        "--ctx 128 --act f32 --threads 2",
+        "--ctx 128 --mode ar --kv f32 --chunk 40 --threads 3 --cpu reference",
+        "--ctx 128 --mode block --chunk 32 --vram 720K",
+        "--ctx 128 --chunk 32 --vram 780K",
+    };
+    char words[512];
+    int64_t bytes[sizeof(options) / sizeof(*options)];
+    for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
+        snprintf(words, sizeof(words), "plan %s --json %s", clover, options[i]);
+        char *plan = call_captured(fl_tool_plan, words);
+        snprintf(words, sizeof(words), "run %s -p x --max-tokens 1 --json %s", clover, options[i]);
+        char *run = call_captured(fl_tool_run, words);
+        bytes[i] = number(plan, "device", "bytes");
+        assert_true(bytes[i] > 0);
+        assert_int_equal(bytes[i], number(run, NULL, "device_used"));
+        assert_int_equal(number(plan, "experts", "resident"), number(run, "experts", "n_resident"));
+        free(plan);
+        free(run);
+    }
+    assert_int_equal(bytes[0], bytes[3]); /* auto speculates on this model */
+    assert_true(bytes[1] < bytes[0]);
+    char *table = call_captured(fl_tool_plan, words_of("plan %s --mode block", clover, ""));
+    assert_non_null(strstr(table, "KV cache"));
+    assert_non_null(strstr(table, "For run --mode block (asked for)"));
+    free(table);
+    table = call_captured(fl_tool_plan, words_of("plan %s --chunk 8192", base, ""));
+    assert_non_null(strstr(table, "For run --mode ar (the model knows no masks)"));
+    free(table);
     ASSERT_FAILS(call(fl_tool_plan, words_of("plan %s --vram 1K", clover, "")), FL_E_NOMEM,
                  "--vram");
 }
@@ -313,7 +357,7 @@ int main(void)
         cmocka_unit_test(logits_denoise_masks_the_positions_named),
         cmocka_unit_test(logits_names_what_is_wrong),
         cmocka_unit_test(logits_never_writes_into_its_model),
-        cmocka_unit_test(plan_prints_what_a_load_takes),
+        cmocka_unit_test(plan_prints_what_run_takes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
