@@ -13,11 +13,11 @@ show() { echo; echo "\$ $*"; "$@"; }
 show $fourleaf quantize tests/clover_tiny/model $model
 
 # A budget half-way between the least that works and all that is wanted.
-plan=$($fourleaf plan $model --json)
+plan=$($fourleaf plan $model --mode block --json)
 full=$(number full_device_cap <<<"$plan")
 least=$(number min_device_cap <<<"$plan")
 vram=$(((full + least) / 2 / 1024))K
-show $fourleaf plan $model --vram $vram
+show $fourleaf plan $model --mode block --vram $vram
 
 question="What is the capital of Australia?"
 echo
@@ -30,5 +30,8 @@ fail() { echo "demo: $1" >&2; exit 1; }
 json=$($fourleaf run $model -p "$question" --mode block --think off --temp 0 --vram $vram --json)
 [[ $answer == *Canberra* ]] || fail "the answer does not contain Canberra"
 [ "$(number bytes_read <<<"$json")" -gt 0 ] || fail "no expert was read from the file"
-[ "$(number device_peak <<<"$json")" -le "$(number device_cap <<<"$json")" ] ||
+peak=$(number device_peak <<<"$json")
+cap=$(number device_cap <<<"$json")
+[ -n "$peak" ] && [ -n "$cap" ] || fail "run --json has no device_peak or device_cap"
+[ "$peak" -le "$cap" ] ||
     fail "device memory went over the cap"
