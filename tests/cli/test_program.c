@@ -1,0 +1,215 @@
+/* The program itself, as a shell starts it: exit codes, what goes to which stream, and that an
+ * error is one line. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/base/file.h"
+#include "runtime/base/json.h"
+#include "tests/support/make_model.h"
+#include "tests/support/test.h"
+#include "tests/support/tmp.h"
+
+static char *dir, *model, *trained, *program, *out_path, *err_path;
+static char *out, *errors; /* of the last call */
+
+static int setup(void **state)
+{
+    (void)state;
+    static char self[4096];
+    fl_make m = fl_make_tiny();
+    m.n_layer = m.interval = 2;
+    m.arch = "clover_moe";
+    dir = fl_tmp_make();
+    model = fl_tmp_path(dir, "model.gguf");
+    out_path = fl_tmp_path(dir, "out");
+    err_path = fl_tmp_path(dir, "err");
+    fl_make_gguf(&m, model);
+    trained = strdup("tests/clover_tiny/model");
+    /* build/VARIANT/tests/cli/test_program is beside build/VARIANT/fourleaf. */
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    assert_true(n > 0);
+    for (int up = 0; up < 3; up++) *strrchr(self, '/') = 0;
+    program = fl_tmp_path(self, "fourleaf");
+    assert_int_equal(access(program, X_OK), 0);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    free(model);
+    free(trained);
+    free(program);
+    free(out_path);
+    free(err_path);
+    free(out);
+    free(errors);
+    fl_tmp_remove(dir);
+    return 0;
+}
+
+static void load(const char *path, char **text)
+{
+    fl_err err = {0};
+    free(*text);
+    *text = NULL;
+    ASSERT_OK(fl_file_load(path, 1 << 20, text, NULL, &err));
+}
+
+/* Runs "program WORDS" by sh with $M the random model and $T the trained one; the streams go to
+ * files unless the words say otherwise. The exit status. */
+static int sh(const char *before, const char *words)
+{
+    char command[8192];
+    fl_tmp_write(out_path, "", 0);
+    fl_tmp_write(err_path, "", 0);
+    snprintf(command, sizeof(command), "M='%s' T='%s'; exec 1>'%s' 2>'%s'; %s'%s' %s", model,
+             trained, out_path, err_path, before, program, words);
+    const int rc = system(command);
+    assert_true(WIFEXITED(rc));
+    load(out_path, &out);
+    load(err_path, &errors);
+    return WEXITSTATUS(rc);
+}
+
+/* Notes on the file system may stand before the error's line. */
+static void fails_with_one_line(int code, const char *words, const char *expect)
+{
+    const int rc = sh("", words);
+    const char *line = errors;
+    while (strncmp(line, "note: ", 6) == 0) line += strcspn(line, "\n") + 1;
+    const char *end = strchr(line, '\n');
+    if (rc != code) fail_msg("%s: exit %d, expected %d: %s", words, rc, code, errors);
+    if (!end || end[1] || strncmp(line, "fourleaf: ", 10) != 0)
+        fail_msg("%s: not one line: %s", words, errors);
+    if (!strstr(line, expect)) fail_msg("%s: '%s' is not in: %s", words, expect, errors);
+}
+
+static void what_works_ends_with_0(void **state)
+{
+    (void)state;
+    static const char *const words[] = {
+        "",
+        "--help",
+        "--version",
+        "run --help",
+        "inspect \"$M\"",
+        "plan \"$M\" --mode block --act f32 --threads 2",
+        "run \"$M\" -p hi --max-tokens 2 --threads 1",
+    };
+    for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
+        const int rc = sh("", words[i]);
+        if (rc != 0) fail_msg("%s: exit %d: %s", words[i], rc, errors);
+        assert_true(strlen(out) > 0);
+    }
+    assert_int_equal(sh("", "--version"), 0);
+    assert_int_equal(strncmp(out, "fourleaf ", 9), 0);
+    assert_string_equal(errors, "");
+}
+
+static void wrong_use_ends_with_2(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {
+        {"fly", "unknown command 'fly'"},
+        {"run", "needs a model"},
+        {"run m --foo", "unknown option --foo"},
+        {"run m --prom x", "unknown option --prom"},
+        {"run m --json=3", "takes no value"},
+        {"run m -p x -f y", "once"},
+        {"run m -p x --top-p 0", "above 0"},
+        {"run m -p x --chunk 8193", "8192"},
+        {"logits m -o x", "either --ids"},
+        {"run \"$M\" -p ''", "the prompt is empty"},
+        {"run \"$M\" </dev/null", "the prompt is empty"},
+        {"run \"$M\" -p hi --ctx 9", "raise --ctx"},
+        {"logits \"$M\" --ids 1,99999 -o x.npy", "vocabulary"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        fails_with_one_line(2, bad[i][0], bad[i][1]);
+}
+
+static void what_fails_ends_with_1(void **state)
+{
+    (void)state;
+    fails_with_one_line(1, "run /nonexistent.gguf -p x", "/nonexistent.gguf");
+    fails_with_one_line(1, "run \"$M\" -f /nonexistent.txt", "No such file");
+    fails_with_one_line(1, "run \"$M\" -p x --vram 1K", "--vram");
+}
+
+static void a_broken_stdout_is_one_line(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"--help",
+                                        "--version",
+                                        "inspect \"$M\"",
+                                        "plan \"$M\"",
+                                        "plan \"$M\" --json",
+                                        "run \"$M\" -p hi --max-tokens 9 --ignore-eos --think off",
+                                        "run \"$M\" -p hi --max-tokens 9 --ignore-eos --json"};
+    char line[512];
+    for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
+        snprintf(line, sizeof(line), "%s >/dev/full", words[i]);
+        fails_with_one_line(1, line, "standard output: No space left on device");
+        snprintf(line, sizeof(line), "%s >&-", words[i]);
+        fails_with_one_line(1, line, "standard output: Bad file descriptor");
+    }
+}
+
+static void a_prompt_comes_from_a_pipe_but_not_from_a_terminal_unasked(void **state)
+{
+    (void)state;
+    static const char words[] = "run \"$M\" -f /dev/stdin --max-tokens 3 --think off --threads 1";
+    assert_int_equal(sh("printf hi | ", words), 0);
+    char *piped = strdup(out);
+    assert_int_equal(sh("", "run \"$M\" -p hi --max-tokens 3 --think off --threads 1"), 0);
+    assert_string_equal(piped, out);
+    free(piped);
+
+    char line[256];
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    snprintf(line, sizeof(line), "run \"$M\" <%s", ptsname(terminal));
+    fails_with_one_line(2, line, "no prompt: give -p TEXT or -f FILE");
+    close(terminal);
+}
+
+static void reasoning_goes_to_stderr_and_the_answer_to_stdout(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    fl_json *j = NULL;
+    assert_int_equal(sh("", "run \"$T\" -p Hello --temp 0 --max-tokens 60 --json"), 0);
+    ASSERT_OK(fl_json_parse(out, strlen(out), "stdout", &j, &err));
+    const char *text = fl_json_str(fl_json_get(j, "text"), "");
+    const char *reasoning = fl_json_str(fl_json_get(j, "reasoning"), "");
+    assert_true(strlen(text) > 0 && strlen(reasoning) > 0);
+    assert_int_equal(sh("", "run \"$T\" -p Hello --temp 0 --max-tokens 60"), 0);
+    assert_null(strstr(out, "</think>"));
+    assert_null(strstr(errors, "</think>"));
+    assert_non_null(strstr(errors, reasoning));
+    assert_null(strstr(errors, "\033")); /* no terminal */
+    assert_memory_equal(out, text, strlen(text));
+    assert_string_equal(out + strlen(text), "\n");
+    fl_json_free(&j);
+    /* The text as the model writes it. */
+    assert_int_equal(sh("", "run \"$T\" --raw --temp 0 --max-tokens 60 -p '<|im_start|>user\n"
+                            "Hello<|im_end|>\n<|im_start|>assistant\n<think>\n'"),
+                     0);
+    assert_non_null(strstr(out, "</think>"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_works_ends_with_0),
+        cmocka_unit_test(wrong_use_ends_with_2),
+        cmocka_unit_test(what_fails_ends_with_1),
+        cmocka_unit_test(a_broken_stdout_is_one_line),
+        cmocka_unit_test(a_prompt_comes_from_a_pipe_but_not_from_a_terminal_unasked),
+        cmocka_unit_test(reasoning_goes_to_stderr_and_the_answer_to_stdout),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
