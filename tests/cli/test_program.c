@@ -1,13 +1,16 @@
 /* The program itself, as a shell starts it: exit codes, what goes to which stream, and that an
  * error is one line. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
 #include "tests/support/make_model.h"
+#include "tests/support/refuse.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
@@ -201,6 +204,30 @@ static void reasoning_goes_to_stderr_and_the_answer_to_stdout(void **state)
     assert_non_null(strstr(out, "</think>"));
 }
 
+static bool without_io_uring(void *arg)
+{
+    (void)arg;
+    fl_refuse(&(fl_refusal){SYS_io_uring_setup, -1, 0, 0, EPERM});
+    return sh("", "run \"$M\" -p hi --max-tokens 2 --think off") == 0 &&
+           strstr(errors, "note: io_uring refused") != NULL &&
+           strstr(errors, "reading with pread threads\n") != NULL;
+}
+
+static void C052_what_is_slower_or_guessed_is_said_unasked(void **state)
+{
+    (void)state;
+    assert_true(fl_in_child(without_io_uring, NULL));
+    fl_make m = fl_make_tiny();
+    m.n_layer = m.interval = 2;
+    m.tied = true;
+    char *tied = fl_tmp_path(dir, "tied.gguf"), words[512];
+    fl_make_gguf(&m, tied);
+    snprintf(words, sizeof(words), "run '%s' -p hi --max-tokens 2 --think off", tied);
+    assert_int_equal(sh("", words), 0);
+    assert_non_null(strstr(errors, "note: no output matrix"));
+    free(tied);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +236,7 @@ int main(void)
         cmocka_unit_test(what_fails_ends_with_1),
         cmocka_unit_test(a_broken_stdout_is_one_line),
         cmocka_unit_test(a_prompt_comes_from_a_pipe_but_not_from_a_terminal_unasked),
+        cmocka_unit_test(C052_what_is_slower_or_guessed_is_said_unasked),
         cmocka_unit_test(reasoning_goes_to_stderr_and_the_answer_to_stdout),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -300,6 +300,8 @@ static bool child_no_direct(void *arg)
     CHECK(fl_io_open(&io, backend, (const char *const *)paths, N_FILES, DEPTH, &err) == FL_OK);
     CHECK(fl_io_note(io) &&
           strstr(fl_io_note(io), "large.bin: O_DIRECT refused (Invalid argument)"));
+    CHECK(strstr(fl_io_fallback(io), "O_DIRECT refused")); /* of the first file alone */
+    CHECK(strstr(strstr(fl_io_fallback(io), "O_DIRECT") + 1, "O_DIRECT") == NULL);
     CHECK(strcmp(fl_io_backend(io), backend) == 0);
     CHECK(read_many(io, 100, &err) == 0);
     fl_io_close(&io);
@@ -345,6 +347,7 @@ static bool child_no_uring(void *arg)
     const char *note = fl_io_note(io);
     CHECK(note && strstr(note, "io_uring refused") && strstr(note, strerror(error)));
     CHECK(strstr(note, "reading with pread threads"));
+    CHECK(strstr(fl_io_fallback(io), "reading with pread threads"));
     CHECK(strstr(note + 20, "io_uring refused") == NULL); /* once */
     CHECK((error == ENOMEM) == (strstr(note, "ulimit -l") != NULL));
     CHECK((error == EPERM) == (strstr(note, "seccomp") != NULL));
@@ -417,6 +420,7 @@ static bool child_no_register(void *arg)
     CHECK(fl_io_note(io) == NULL);
     fl_io_register(io, arena, (uint64_t)DEPTH * ROOM);
     CHECK(fl_io_note(io) && strstr(fl_io_note(io), "ulimit -l"));
+    CHECK(fl_io_fallback(io) == NULL);
     CHECK(read_many(io, 100, &err) == 0);
     fl_io_unregister(io);
     fl_io_close(&io);
