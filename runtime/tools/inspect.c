@@ -382,6 +382,5 @@ fl_status fl_tool_inspect(const fl_options *o, fl_err *err)
     FL_TRY(fl_source_open(&src, path, err));
     const fl_status st = inspect(o, src, err);
     fl_source_close(&src);
-    if (st != FL_OK) return st;
-    return FL_OK;
+    return st;
 }
