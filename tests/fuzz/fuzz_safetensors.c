@@ -20,6 +20,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
         for (size_t b = 0; b < t->name.n; b++) sum += t->name.p[b];
         if (t->offset > n || t->bytes > n - t->offset || t->n_dims < 1 || t->n_dims > 4) abort();
     }
+    const fl_str license = fl_safetensors_license(s);
+    for (size_t b = 0; b < license.n; b++) sum += license.p[b];
     fl_safetensors_close(&s);
     return 0;
 }
