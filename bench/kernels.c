@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/kernels.h"
+#include "runtime/base/clock.h"
 
 enum { COLS = 2048, ROWS = 1024, MAX_ROWS = 32, FRESH_MATRICES = 96, MAX_SAMPLES = 1000 };
 
@@ -24,13 +24,6 @@ static uint32_t rnd(void)
     return (uint32_t)(seed >> 16);
 }
 static float uniform(void) { return (float)(rnd() & 0xffffff) * 0x1p-23f - 1.0f; }
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static void *take(size_t bytes)
 {
@@ -75,9 +68,9 @@ static void measure(const line *l, call_fn call, void *arg)
     int64_t ns[MAX_SAMPLES];
     call(arg, 0);
     for (int i = 0; i < n_samples; i++) {
-        int64_t t = now_ns();
+        uint64_t t = fl_clock_ns();
         call(arg, i);
-        ns[i] = now_ns() - t;
+        ns[i] = (int64_t)(fl_clock_ns() - t);
     }
     report(l, ns);
 }

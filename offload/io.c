@@ -10,21 +10,14 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "offload/io_backend.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/file.h"
 
 enum { ALIGN_MIN = 512, ALIGN_MAX = 4096, MAX_STUCK = 64, MAX_DEPTH = 1024 };
 static const uint64_t RAW_MAX = UINT64_C(1) << 30; /* the kernel moves at most 2 GiB at once */
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void append(char *to, size_t room, const char *text)
 {
@@ -212,7 +205,7 @@ uint64_t fl_io_cover(const fl_io *io, uint64_t offset, uint64_t bytes)
 fl_io_stats fl_io_get_stats(const fl_io *io)
 {
     fl_io_stats s = io->stats;
-    if (fl_io_in_flight(io)) s.busy_ns += now_ns() - io->busy_since_ns;
+    if (fl_io_in_flight(io)) s.busy_ns += fl_clock_ns() - io->busy_since_ns;
     return s;
 }
 
@@ -283,7 +276,7 @@ fl_status fl_io_submit(fl_io *io, const fl_extent *x, void *dst, uint64_t tag, f
                              .dst = dst,
                              .start = x->offset - phase,
                              .cover = fl_io_cover(io, x->offset, x->bytes)};
-    if (io->n_free == io->depth - 1) io->busy_since_ns = now_ns();
+    if (io->n_free == io->depth - 1) io->busy_since_ns = fl_clock_ns();
     const int rc = queue(io, i);
     if (rc) {
         io->req[i].dst = NULL;
@@ -355,7 +348,7 @@ static void finish(fl_io *io, int i, fl_status st, fl_io_done *done)
         (void)posix_fadvise(f->fd, (off_t)r->start, (off_t)r->cover, POSIX_FADV_DONTNEED);
     r->dst = NULL;
     io->free_req[io->n_free++] = i;
-    if (io->n_free == io->depth) io->stats.busy_ns += now_ns() - io->busy_since_ns;
+    if (io->n_free == io->depth) io->stats.busy_ns += fl_clock_ns() - io->busy_since_ns;
 }
 
 /* One event; true when it completed a request. */

@@ -5,9 +5,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "offload/fetch.h"
+#include "runtime/base/clock.h"
 
 typedef enum slot_state { EMPTY, FETCHING, READY } slot_state;
 
@@ -39,13 +39,6 @@ struct fl_store {
     int n_views; /* leased now, residents too */
     fl_store_stats stats;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static uint64_t place_bytes(const fl_expert_place *x)
 {
@@ -109,7 +102,7 @@ static fl_status take_memory(fl_store *s, fl_io *io, fl_err *err)
 static fl_status load_residents(fl_store *s, void (*progress)(void *, uint64_t, uint64_t),
                                 void *arg, fl_err *err)
 {
-    const uint64_t start = now_ns();
+    const uint64_t start = fl_clock_ns();
     uint64_t at = 0, total = 0, done = 0;
     for (int k = 0; k < s->n_keys; k++) {
         if (!s->plan->resident[k]) continue;
@@ -137,7 +130,7 @@ static fl_status load_residents(fl_store *s, void (*progress)(void *, uint64_t, 
         if (progress) progress(arg, done, total);
     }
     s->stats.bytes_loaded = done;
-    s->stats.load_ns = now_ns() - start;
+    s->stats.load_ns = fl_clock_ns() - start;
     return FL_OK;
 }
 
@@ -342,9 +335,9 @@ static fl_status bring(fl_store *s, int layer, const int32_t *ids, int n, fl_exp
         if (next == n && all_ready(s, views, n)) return FL_OK;
         fl_status st;
         fl_err why = {0};
-        const uint64_t since = now_ns();
+        const uint64_t since = fl_clock_ns();
         const int i = settle_one(s, true, &st, &why);
-        s->stats.wait_ns += now_ns() - since;
+        s->stats.wait_ns += fl_clock_ns() - since;
         if (st != FL_OK && s->slots[i].leases) { /* ours: nobody else waits */
             if (err && err->code == FL_OK) *err = why;
             return st;

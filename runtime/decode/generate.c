@@ -5,16 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "runtime/decode/loop.h"
-
-int64_t fl_loop_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 const char *fl_gen_mode_name(fl_gen_mode m)
 {
@@ -207,7 +199,7 @@ bool fl_loop_push(fl_generator *g, const fl_gen_config *c, fl_gen_result *out, i
     g->ids[out->n_generated++] = id;
     const fl_emit_event ev = fl_emitter_push(&g->emitter, id);
     if (g->emitter.any_text && out->first_text_s == 0.0)
-        out->first_text_s = (double)(fl_loop_now_ns() - g->start_ns) * 1e-9;
+        out->first_text_s = (double)(fl_clock_ns() - g->start_ns) * 1e-9;
     if (ev == FL_EMIT_STOP_ID) {
         out->finish = FL_FINISH_STOP;
         out->stop_id = id;
@@ -227,10 +219,10 @@ fl_status fl_loop_prefill(fl_generator *g, const int32_t *ids, int64_t n, fl_gen
                           fl_err *err)
 {
     if (n == 0) return FL_OK;
-    const int64_t t0 = fl_loop_now_ns();
+    const uint64_t t0 = fl_clock_ns();
     FL_TRY(fl_forward_clean(g->engine, ids, n, err));
     out->prefill_passes += (n + g->engine->params.chunk - 1) / g->engine->params.chunk;
-    out->prefill_s += (double)(fl_loop_now_ns() - t0) * 1e-9;
+    out->prefill_s += (double)(fl_clock_ns() - t0) * 1e-9;
     return FL_OK;
 }
 
@@ -275,7 +267,7 @@ fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *pr
                       int64_t n_prompt, fl_gen_result *out, fl_err *err)
 {
     *out = (fl_gen_result){.n_prompt = n_prompt, .ids = g->ids, .stop_id = -1};
-    g->start_ns = fl_loop_now_ns();
+    g->start_ns = fl_clock_ns();
     out->mode = choose_mode(c, g->engine, &out->reason);
     FL_TRY(fl_gen_check(c, g->engine, n_prompt, err));
     FL_TRY(fl_sampler_configure(g->sampler, &c->sampler, err));
@@ -287,6 +279,6 @@ fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *pr
     }
     FL_TRY(run_loop(g, c, prompt, n_prompt, out, err));
     if (out->finish != FL_FINISH_STOP_STRING) fl_emitter_flush(&g->emitter);
-    out->decode_s = (double)(fl_loop_now_ns() - g->start_ns) * 1e-9 - out->prefill_s;
+    out->decode_s = (double)(fl_clock_ns() - g->start_ns) * 1e-9 - out->prefill_s;
     return FL_OK;
 }

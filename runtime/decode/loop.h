@@ -1,6 +1,7 @@
 #ifndef FL_DECODE_LOOP_H
 #define FL_DECODE_LOOP_H
 
+#include "runtime/base/clock.h"
 #include "runtime/decode/emit.h"
 #include "runtime/decode/generate.h"
 
@@ -11,7 +12,7 @@ struct fl_generator {
     fl_sampler *sampler;
     fl_emitter emitter;
     int32_t *ids; /* [n_ctx] generated */
-    int64_t start_ns;
+    uint64_t start_ns;
     /* one block, [block_size] each */
     int32_t *block;
     int32_t *done; /* the block before it */
@@ -38,7 +39,5 @@ FL_CHECKED fl_status fl_loop_next(fl_generator *g, int32_t *token, fl_err *err);
 /* Runs a part of the prompt clean and counts its passes and time. */
 FL_CHECKED fl_status fl_loop_prefill(fl_generator *g, const int32_t *ids, int64_t n,
                                      fl_gen_result *out, fl_err *err);
-
-int64_t fl_loop_now_ns(void);
 
 #endif

@@ -127,18 +127,18 @@ static fl_status verify(spec_run *r, const int32_t *x, int n, bool *over, fl_err
 
 static fl_status step(spec_run *r, bool *over, fl_err *err)
 {
-    const int64_t t0 = fl_loop_now_ns();
+    const uint64_t t0 = fl_clock_ns();
     int32_t token = 0;
     FL_TRY(fl_forward_clean(r->g->engine, &r->pending, 1, err));
     FL_TRY(fl_loop_next(r->g, &token, err));
     r->out->clean_passes++;
-    average(&r->ar_ns, (double)(fl_loop_now_ns() - t0));
+    average(&r->ar_ns, (double)(fl_clock_ns() - t0));
     *over = push(r, token);
     return FL_OK;
 }
 
 /* A round that costs more per token than AR counts; enough of them in a row give AR a turn. */
-static void keep_pace(spec_run *r, int64_t ns, int64_t tokens)
+static void keep_pace(spec_run *r, uint64_t ns, int64_t tokens)
 {
     average(&r->spec_ns, (double)ns / (double)tokens);
     r->slow = r->spec_ns > r->ar_ns ? r->slow + 1 : 0;
@@ -151,7 +151,8 @@ static void keep_pace(spec_run *r, int64_t ns, int64_t tokens)
 static fl_status round_or_step(spec_run *r, bool *over, fl_err *err)
 {
     int32_t *x = r->g->block;
-    const int64_t t0 = fl_loop_now_ns(), before = r->out->n_generated;
+    const uint64_t t0 = fl_clock_ns();
+    const int64_t before = r->out->n_generated;
     int n = 1;
     if (r->rest > 0) {
         r->rest--;
@@ -160,7 +161,7 @@ static fl_status round_or_step(spec_run *r, bool *over, fl_err *err)
     FL_TRY(draft(r, x, &n, err));
     if (n < 2) return step(r, over, err);
     FL_TRY(verify(r, x, n, over, err));
-    keep_pace(r, fl_loop_now_ns() - t0, r->out->n_generated - before);
+    keep_pace(r, fl_clock_ns() - t0, r->out->n_generated - before);
     return FL_OK;
 }
 

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/device/device.h"
 
 enum { RING = 256, ALIGN = 4096 };
@@ -44,13 +45,6 @@ struct fl_device {
     _Atomic uint64_t bytes_copied;
 };
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void sleep_until(uint64_t ns)
 {
     const struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u),
@@ -64,7 +58,7 @@ static void move(fl_device *dev, const copy *c)
         if (c->bytes) memcpy(c->dst, c->src, c->bytes);
         return;
     }
-    const uint64_t now = now_ns();
+    const uint64_t now = fl_clock_ns();
     if (dev->link_free_ns < now) dev->link_free_ns = now;
     for (uint64_t at = 0; at < c->bytes;) {
         const uint64_t n = c->bytes - at < PIECE ? c->bytes - at : PIECE;
