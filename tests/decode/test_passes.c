@@ -1,0 +1,387 @@
+/* What each pass of the decoder leaves and reads, on random tiny weights: tests A1 to A7, A9 and
+ * A13 of the decoder specification. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "runtime/decode/loop.h"
+#include "runtime/model/layers.h"
+#include "tests/support/decoder.h"
+#include "tests/support/make_model.h"
+#include "tests/support/test.h"
+#include "tests/support/tmp.h"
+
+/* ---- A1 ---- */
+
+static void A1_denoise_leaves_the_state_alone(void **state)
+{
+    (void)state;
+    static const int prefixes[] = {0, 1, 2, 45, 200};
+    fl_err err = {0};
+    int32_t ids[256], block[32];
+    fl_tiny_prompt(ids, 256);
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(*prefixes); i++) {
+        fl_state_reset(&fl_tiny.engine->state);
+        if (prefixes[i]) ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids, prefixes[i], &err));
+        const uint64_t before = fl_state_hash(&fl_tiny.engine->state);
+        for (int mode = FL_GDN_CAUSAL; mode <= FL_GDN_BIDIR; mode++)
+            for (int n = 1; n <= 32; n += 31) {
+                for (int r = 0; r < n; r++) block[r] = fl_tiny.model->index->clover.mask_id;
+                fl_clover sw = fl_tiny.model->index->clover;
+                sw.gdn_block_mode = (fl_gdn_block_mode)mode;
+                ASSERT_OK(fl_forward_denoise(fl_tiny.engine, block, n, &sw, &err));
+                assert_true(fl_state_hash(&fl_tiny.engine->state) == before);
+            }
+    }
+}
+
+/* ---- A2 ---- */
+
+static void A2_state_after_commits_equals_a_fresh_prefill(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    int32_t ids[40 + FL_OUTPUT_IDS];
+    fl_output o = {0};
+    fl_gen_config c = fl_tiny_config(FL_GEN_BLOCK);
+    fl_tiny_prompt(ids, 40);
+    for (int blocks = 1; blocks <= 4; blocks++) {
+        c.max_tokens = 24 + 32 * (blocks - 1) + 5; /* ends inside the block after `blocks` ones */
+        fl_tiny_run(&c, ids, 40, &o);
+        assert_int_equal(fl_tiny.engine->state.n, 32 + 32 * blocks);
+        assert_int_equal(o.r.clean_passes + o.r.fused_passes, blocks);
+        const uint64_t got = fl_state_hash(&fl_tiny.engine->state);
+        memcpy(ids + 40, o.ids, sizeof(o.ids));
+        const int64_t n = fl_tiny.engine->state.n;
+        fl_state_reset(&fl_tiny.engine->state);
+        ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids, n, &err));
+        assert_true(fl_state_hash(&fl_tiny.engine->state) == got);
+        /* The hash sees a difference. */
+        ids[n - 1] ^= 1;
+        fl_state_reset(&fl_tiny.engine->state);
+        ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids, n, &err));
+        assert_true(fl_state_hash(&fl_tiny.engine->state) != got);
+    }
+}
+
+/* ---- A4: mixed with clean rows only reads like a clean pass; its last row sees the same ---- */
+
+static void A4_mixed_with_all_rows_clean_reads_the_states_of_a_clean_pass(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    int32_t ids[64];
+    fl_tiny_prompt(ids, 64);
+    fl_state_reset(&fl_tiny.engine->state);
+    ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids, 32, &err));
+    float *mixed = fl_block_logits(fl_tiny.engine, ids + 32, 32, FL_GDN_MIXED);
+    float *causal = fl_block_logits(fl_tiny.engine, ids + 32, 32, FL_GDN_CAUSAL);
+    const size_t bytes = 32 * (size_t)fl_tiny.model->index->hp.n_vocab * sizeof(float);
+    assert_memory_equal(mixed, causal, bytes);
+    /* A single row sees nothing to its right: any mode but bidir's mix equals the clean pass. */
+    float *one = fl_block_logits(fl_tiny.engine, ids + 32, 1, FL_GDN_BLOCKEND);
+    ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids + 32, 1, &err));
+    const int row = 0;
+    const float *clean = NULL;
+    ASSERT_OK(fl_forward_logits(fl_tiny.engine, &row, 1, &clean, &err));
+    assert_memory_equal(one, clean, bytes / 32);
+    free(mixed);
+    free(causal);
+    free(one);
+}
+
+/* ---- A5 ---- */
+
+static void set_mix(float value, float *saved)
+{
+    const fl_hparams *hp = &fl_tiny.model->index->hp;
+    for (int l = 0, at = 0; l < hp->n_layer; l++) {
+        float *mix = (float *)fl_tiny.engine->weights.layer[l].bwd_mix;
+        for (int n = 0; mix && n < hp->gdn_v_heads; n++, at++) {
+            if (saved) saved[at] = mix[n];
+            mix[n] = value;
+        }
+    }
+}
+
+static void put_mix_back(const float *saved)
+{
+    const fl_hparams *hp = &fl_tiny.model->index->hp;
+    for (int l = 0, at = 0; l < hp->n_layer; l++) {
+        float *mix = (float *)fl_tiny.engine->weights.layer[l].bwd_mix;
+        for (int n = 0; mix && n < hp->gdn_v_heads; n++) mix[n] = saved[at++];
+    }
+}
+
+static void A5_bidir_without_mix_equals_causal(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    int32_t ids[64];
+    float saved[256];
+    const size_t bytes = 32 * (size_t)fl_tiny.model->index->hp.n_vocab * sizeof(float);
+    fl_tiny_prompt(ids, 64);
+    for (int i = 40; i < 64; i++) ids[i] = fl_tiny.model->index->clover.mask_id;
+    fl_state_reset(&fl_tiny.engine->state);
+    ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids, 32, &err));
+    float *causal = fl_block_logits(fl_tiny.engine, ids + 32, 32, FL_GDN_CAUSAL);
+    float *mixed_in = fl_block_logits(fl_tiny.engine, ids + 32, 32, FL_GDN_BIDIR);
+    set_mix(0.0f, saved);
+    float *none = fl_block_logits(fl_tiny.engine, ids + 32, 32, FL_GDN_BIDIR);
+    /* The branch is computed and weighs nothing: the same values by arithmetic. */
+    set_mix(-0.0f, NULL);
+    float *minus = fl_block_logits(fl_tiny.engine, ids + 32, 32, FL_GDN_BIDIR);
+    set_mix(1e-30f, NULL);
+    float *tiny = fl_block_logits(fl_tiny.engine, ids + 32, 32, FL_GDN_BIDIR);
+    put_mix_back(saved);
+    assert_memory_equal(none, causal, bytes);
+    assert_memory_equal(minus, causal, bytes);
+    assert_memory_equal(tiny, causal, bytes);
+    assert_memory_not_equal(mixed_in, causal, bytes);
+    free(causal);
+    free(mixed_in);
+    free(none);
+    free(minus);
+    free(tiny);
+}
+
+/* ---- A6 ---- */
+
+/* A pass over the rows x (reversed or not) through layer 0's GDN from an empty sequence, on one
+ * thread, so that worker 0's scratch keeps the last value head's backward state. */
+static void gdn_pass(fl_engine *e, const float *x, int n, bool reversed, bool denoise)
+{
+    fl_err err = {0};
+    const int64_t d = e->model->index->hp.d_model;
+    fl_state_reset(&e->state);
+    const fl_pass p = {.exec = &e->exec,
+                       .hp = &e->model->index->hp,
+                       .weights = &e->weights,
+                       .experts = &e->experts,
+                       .store = e->store,
+                       .buf = &e->buf,
+                       .state = &e->state,
+                       .n_write = denoise ? 0 : n,
+                       .n_rows = n,
+                       .sw = &e->model->index->clover};
+    assert_int_equal(p.sw->gdn_block_mode, FL_GDN_BIDIR);
+    for (int r = 0; r < n; r++)
+        memcpy(e->buf.xn + r * d, x + (reversed ? n - 1 - r : r) * d, (size_t)d * sizeof(float));
+    ASSERT_OK(fl_gdn_forward(&p, 0, &err));
+}
+
+static void A6_backward_states_equal_forward_states_over_the_reversed_block(void **state)
+{
+    (void)state;
+    fl_engine_params p = fl_exact_params();
+    p.threads = 1;
+    fl_loaded one = fl_load(fl_tiny.path, &p);
+    fl_engine *e = one.engine;
+    const fl_hparams *hp = &one.model->index->hp;
+    const int64_t head = (int64_t)hp->gdn_dim * hp->gdn_dim;
+    fl_layer_weights *w = &e->weights.layer[0];
+    float x[32 * 64];
+    assert_true(hp->d_model <= 64 && w->has_bwd && !w->full_attention);
+    for (int i = 0; i < 32 * hp->d_model; i++) x[i] = (float)((i * 7919) % 997) / 400.0f - 1.2f;
+    w->bwd_alpha = w->alpha;
+    w->bwd_beta = w->beta;
+    w->bwd_conv = w->conv;
+    w->bwd_a = w->a;
+    w->bwd_dt = w->dt;
+    for (int n = 1; n <= 32; n++) {
+        gdn_pass(e, x, n, true, false);
+        float *want = malloc((size_t)head * sizeof(float));
+        assert_non_null(want);
+        memcpy(want, e->state.s[0] + (hp->gdn_v_heads - 1) * head, (size_t)head * sizeof(float));
+        gdn_pass(e, x, n, false, true);
+        assert_memory_equal(e->buf.gdn.worker_s, want, (size_t)head * sizeof(float));
+        free(want);
+    }
+    fl_unload(&one);
+}
+
+/* ---- A7 ---- */
+
+static void A7_promoting_m_held_rows_equals_a_clean_pass_of_them(void **state)
+{
+    (void)state;
+    static const int prefixes[] = {0, 1, 2, 45};
+    fl_err err = {0};
+    int32_t ids[96];
+    const int64_t d = fl_tiny.model->index->hp.d_model;
+    const size_t bytes = 32 * (size_t)fl_tiny.model->index->hp.n_vocab * sizeof(float);
+    fl_tiny_prompt(ids, 96);
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(*prefixes); i++)
+        /* Short ones at the start, where the old tail matters; every m further on. */
+        for (int n = 1; n <= (prefixes[i] < 3 ? 4 : 32); n++) {
+            const int prefix = prefixes[i];
+            fl_state *s = &fl_tiny.engine->state;
+            fl_state_reset(s);
+            if (prefix) ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids, prefix, &err));
+            const uint64_t before = fl_state_hash(s);
+            ASSERT_OK(fl_forward_held(fl_tiny.engine, ids + prefix, 32, &err));
+            assert_true(fl_state_hash(s) == before);
+            fl_forward_promote(fl_tiny.engine, n);
+            const uint64_t got = fl_state_hash(s);
+            float h_last[64];
+            assert_true(d <= 64);
+            memcpy(h_last, s->h_last, (size_t)d * sizeof(float));
+            assert_int_equal(s->n, prefix + n);
+            /* What follows is right too. */
+            float *next = fl_block_logits(fl_tiny.engine, ids + 64, 32, FL_GDN_CAUSAL);
+
+            fl_state_reset(s);
+            ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids, prefix + n, &err));
+            assert_true(fl_state_hash(s) == got);
+            assert_memory_equal(h_last, s->h_last, (size_t)d * sizeof(float));
+            float *want = fl_block_logits(fl_tiny.engine, ids + 64, 32, FL_GDN_CAUSAL);
+            assert_memory_equal(next, want, bytes);
+            free(next);
+            free(want);
+        }
+    ASSERT_FAILS(fl_forward_held(fl_tiny.engine, ids, 33, &err), FL_E_ARG, "at most 32");
+}
+
+/* ---- A9 ---- */
+
+static void A9_the_fused_pass_equals_two_passes(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    int32_t ids[96];
+    const size_t bytes = 32 * (size_t)fl_tiny.model->index->hp.n_vocab * sizeof(float);
+    fl_tiny_prompt(ids, 96);
+    for (int i = 70; i < 96; i++) ids[i] = fl_tiny.model->index->clover.mask_id;
+    for (int mode = FL_GDN_CAUSAL; mode <= FL_GDN_BIDIR; mode++)
+        for (int n_clean = 1; n_clean <= 32; n_clean += mode == FL_GDN_BIDIR ? 1 : 31) {
+            fl_clover sw = fl_tiny.model->index->clover;
+            sw.gdn_block_mode = (fl_gdn_block_mode)mode;
+            sw.pool = n_clean % 2 ? FL_POOL_OFF : FL_POOL_MAX;
+            sw.pool_c = 2;
+            int rows[32];
+            const float *logits = NULL;
+            fl_state_reset(&fl_tiny.engine->state);
+            ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids, 32, &err));
+            ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids + 32, n_clean, &err));
+            ASSERT_OK(fl_forward_denoise(fl_tiny.engine, ids + 64, 32, &sw, &err));
+            for (int i = 0; i < 32; i++) rows[i] = i;
+            ASSERT_OK(fl_forward_logits(fl_tiny.engine, rows, 32, &logits, &err));
+            float *want = malloc(bytes);
+            assert_non_null(want);
+            memcpy(want, logits, bytes);
+            const uint64_t hash = fl_state_hash(&fl_tiny.engine->state);
+
+            fl_state_reset(&fl_tiny.engine->state);
+            ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids, 32, &err));
+            ASSERT_OK(fl_forward_fused(fl_tiny.engine, ids + 32, n_clean, ids + 64, 32, &sw, &err));
+            for (int i = 0; i < 32; i++) rows[i] = n_clean + i;
+            ASSERT_OK(fl_forward_logits(fl_tiny.engine, rows, 32, &logits, &err));
+            assert_memory_equal(logits, want, bytes);
+            assert_true(fl_state_hash(&fl_tiny.engine->state) == hash);
+            assert_int_equal(fl_tiny.engine->state.n, 32 + n_clean);
+            free(want);
+        }
+}
+
+static void A9_generation_with_fused_passes_equals_generation_without(void **state)
+{
+    (void)state;
+    int32_t ids[41];
+    fl_output fused = {0}, apart = {0};
+    fl_tiny_prompt(ids, 41);
+    for (int relative = 0; relative < 2; relative++) {
+        fl_gen_config c = fl_tiny_config(FL_GEN_BLOCK);
+        c.clover.block_align = relative ? FL_ALIGN_RELATIVE : FL_ALIGN_ABSOLUTE;
+        c.max_tokens = 150;
+        fl_tiny_run(&c, ids, 41, &fused);
+        c.separate_commits = true;
+        fl_tiny_run(&c, ids, 41, &apart);
+        assert_int_equal(fused.r.n_generated, 150);
+        assert_memory_equal(fused.ids, apart.ids, 150 * sizeof(*fused.ids));
+        assert_int_equal(fused.r.clean_passes, 0);
+        assert_int_equal(apart.r.fused_passes, 0);
+        assert_int_equal(fused.r.fused_passes, apart.r.clean_passes);
+        assert_int_equal(fused.r.denoise_passes, apart.r.denoise_passes);
+    }
+}
+
+/* ---- A13 ---- */
+
+/* The last layer's choices of a block pass: all inside the pool; returns the pool's size. */
+static int check_pool(const fl_engine *e, int n_rows)
+{
+    const fl_hparams *hp = &e->model->index->hp;
+    const fl_route_buffers *r = &e->buf.route;
+    int size = 0;
+    for (int i = 0; i < hp->n_expert; i++) size += r->pool_in[i];
+    for (int i = 0; i < n_rows * hp->top_k; i++) assert_true(r->pool_in[r->expert[i]]);
+    return size;
+}
+
+static void A13_rows_of_a_block_share_a_pool_of_experts(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    char *file = fl_tmp_path(fl_tiny.dir, "many.gguf");
+    fl_make make = fl_make_tiny();
+    make.arch = "clover_moe";
+    make.n_layer = make.interval = 2;
+    make.n_expert = 32;
+    make.top_k = 4;
+    fl_make_gguf(&make, file);
+    fl_engine_params p = fl_exact_params();
+    fl_loaded l = fl_load(file, &p);
+    fl_clover sw = l.model->index->clover;
+    int32_t block[32];
+    const size_t bytes = 32 * (size_t)l.model->index->hp.n_vocab * sizeof(float);
+    fl_tiny_prompt(block, 32);
+    ASSERT_OK(fl_forward_clean(l.engine, block, 32, &err));
+    l.model->index->clover.pool = FL_POOL_OFF;
+    float *off = fl_block_logits(l.engine, block, 32, FL_GDN_BIDIR);
+
+    sw.pool = FL_POOL_MAX;
+    for (sw.pool_c = 1; sw.pool_c <= 32; sw.pool_c += 3) {
+        ASSERT_OK(fl_forward_denoise(l.engine, block, 32, &sw, &err));
+        /* Never fewer than one row needs. */
+        assert_int_equal(check_pool(l.engine, 32), sw.pool_c < 4 ? 4 : sw.pool_c);
+    }
+    sw.pool = FL_POOL_MASS;
+    ASSERT_OK(fl_forward_denoise(l.engine, block, 32, &sw, &err));
+    const int size = check_pool(l.engine, 32);
+    assert_in_range(size, 16, 31);
+
+    /* A pool of all experts, and a pool over one row, change nothing. */
+    l.model->index->clover.pool = FL_POOL_MAX;
+    l.model->index->clover.pool_c = 32;
+    float *all = fl_block_logits(l.engine, block, 32, FL_GDN_BIDIR);
+    assert_memory_equal(all, off, bytes);
+    l.model->index->clover.pool_c = 4;
+    float *few = fl_block_logits(l.engine, block, 32, FL_GDN_BIDIR);
+    assert_memory_not_equal(few, off, bytes);
+    float *one = fl_block_logits(l.engine, block, 1, FL_GDN_BIDIR);
+    l.model->index->clover.pool = FL_POOL_OFF;
+    float *token = fl_block_logits(l.engine, block, 1, FL_GDN_BIDIR);
+    assert_memory_equal(one, token, bytes / 32);
+    free(off);
+    free(all);
+    free(few);
+    free(one);
+    free(token);
+    fl_unload(&l);
+    free(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(A1_denoise_leaves_the_state_alone),
+        cmocka_unit_test(A2_state_after_commits_equals_a_fresh_prefill),
+        cmocka_unit_test(A4_mixed_with_all_rows_clean_reads_the_states_of_a_clean_pass),
+        cmocka_unit_test(A5_bidir_without_mix_equals_causal),
+        cmocka_unit_test(A6_backward_states_equal_forward_states_over_the_reversed_block),
+        cmocka_unit_test(A7_promoting_m_held_rows_equals_a_clean_pass_of_them),
+        cmocka_unit_test(A9_the_fused_pass_equals_two_passes),
+        cmocka_unit_test(A9_generation_with_fused_passes_equals_generation_without),
+        cmocka_unit_test(A13_rows_of_a_block_share_a_pool_of_experts),
+    };
+    return cmocka_run_group_tests(tests, fl_tiny_setup, fl_tiny_teardown);
+}
