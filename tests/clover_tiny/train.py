@@ -357,8 +357,8 @@ def utc_today(clock):
 class Schedule:
     def __init__(self, options, trained_before):
         self.options, self.before, self.start = options, trained_before, time.time()
-        if not options.end:
-            self.end = self.start + options.minutes * 60 - trained_before
+        self.end = self.start + options.minutes * 60 - trained_before
+        self.refresh()
 
     def refresh(self):
         path = os.path.join(self.options.out, "schedule.json")
