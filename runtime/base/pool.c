@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_THREADS = 256, SPIN = 2000 };
 
@@ -37,7 +38,9 @@ static int physical_cores(void)
 {
     int n = 0;
     hwloc_topology_t topo;
-    if (hwloc_topology_init(&topo) == 0) {
+    /* Without sysfs (a bare chroot) hwloc knows no cores and says so on standard error. */
+    if (access("/sys/devices/system/cpu/cpu0/topology", F_OK) == 0 &&
+        hwloc_topology_init(&topo) == 0) {
         if (hwloc_topology_load(topo) == 0) n = hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_CORE);
         hwloc_topology_destroy(topo);
     }

@@ -212,9 +212,13 @@ static void print_stats(const fl_engine *e, const fl_gen_result *r)
     const fl_store_stats s = fl_store_get_stats(e->store);
     char read[32], used[32], cap[32];
     fprintf(stderr, "mode %s: %s\n", fl_gen_mode_name(r->mode), r->reason);
-    fprintf(stderr,
-            "prompt %" PRId64 " tokens in %.3f s (%.1f tokens/s), first text after %.3f s\n",
-            r->n_prompt, r->prefill_s, rate((double)r->n_prompt, r->prefill_s), r->first_text_s);
+    fprintf(stderr, "prompt %" PRId64 " tokens", r->n_prompt);
+    if (r->prefill_s > 0)
+        fprintf(stderr, " in %.3f s (%.1f tokens/s)", r->prefill_s,
+                rate((double)r->n_prompt, r->prefill_s));
+    else
+        fprintf(stderr, " at the head of the first block");
+    fprintf(stderr, ", first text after %.3f s\n", r->first_text_s);
     fprintf(stderr, "answer %" PRId64 " tokens in %.3f s (%.1f tokens/s), finish: %s\n",
             r->n_generated, r->decode_s, rate((double)r->n_generated, r->decode_s),
             fl_finish_name(r->finish));
