@@ -25,7 +25,8 @@ def logits(model, ids, *options):
     with tempfile.TemporaryDirectory() as d:
         out = Path(d) / "logits.npy"
         text = ",".join(str(int(i)) for i in ids)
-        run("logits", model, "--ids", text, "--all", *options, "-o", out)
+        every_row = () if "--denoise" in options else ("--all",)  # a block pass gives all its rows
+        run("logits", model, "--ids", text, *every_row, *options, "-o", out)
         return np.load(out)
 
 
