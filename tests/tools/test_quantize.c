@@ -736,6 +736,14 @@ static long peak_of_child(const fl_make *m, const char *in, const char *out)
     return use.ru_maxrss;
 }
 
+/* The thread sanitizer keeps about four shadow bytes for each byte touched: a kept model would
+ * show there as 100 MB. */
+#if defined(__SANITIZE_THREAD__)
+enum { MOST_GROWTH_KIB = 30 * 1024 };
+#else
+enum { MOST_GROWTH_KIB = 6 * 1024 };
+#endif
+
 /* C137, C139, C140: four times the layers, 20 MB more weights, the same memory. */
 static void memory_does_not_grow_with_the_model(void **state)
 {
@@ -750,7 +758,7 @@ static void memory_does_not_grow_with_the_model(void **state)
     peak_of_child(&m, NULL, large);
     const long a = peak_of_child(NULL, f.gguf, f.out), b = peak_of_child(NULL, large, f.out);
     print_message("peak memory: 1 layer %ld KiB, 4 layers %ld KiB\n", a, b);
-    assert_true(b - a < 6 * 1024);
+    assert_true(b - a < MOST_GROWTH_KIB);
     free(large);
     folder_remove(&f);
 }
