@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "runtime/base/json.h"
+#include "runtime/decode/guard.h"
 #include "runtime/model/chat.h"
 #include "runtime/tools/setup.h"
 
@@ -343,6 +344,18 @@ static fl_status finish_text(sink *s, const fl_gen_result *r, const fl_chat_answ
     return FL_OK;
 }
 
+static void note_repeat(const fl_gen_result *r)
+{
+    if (r->finish != FL_FINISH_REPEAT) return;
+    fprintf(stderr, "note: the text was ended, it ");
+    if (r->period > 0)
+        fprintf(stderr, "repeated a phrase of %d token%s for %d", r->period,
+                r->period == 1 ? "" : "s", FL_LOOP_TOKENS);
+    else
+        fprintf(stderr, "closed its thinking twice");
+    fprintf(stderr, "; --presence 1.5 makes that rarer, --repeat-stop off lets it go on\n");
+}
+
 static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl_gen_result *r,
                                sink *s, fl_err *err)
 {
@@ -361,6 +374,7 @@ static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl
     } else {
         FL_TRY(finish_text(s, r, a, &rest, err));
     }
+    note_repeat(r);
     if (o->stats) print_stats(e, r);
     return FL_OK;
 }

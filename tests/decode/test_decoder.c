@@ -94,6 +94,7 @@ static void A8_speculation_gives_the_text_of_ar(void **state)
         fl_gen_config_init(&c, l.model);
         c.sampler = (fl_sampler_config){.top_p = 1.0};
         c.ignore_eos = true;
+        c.repeat_stop = false;
         c.max_tokens = -1;  /* until the context is full: 1,020 tokens */
         c.draft_min = 0.0f; /* whole drafts, right or wrong */
         check_speculation(g, l.engine, &c, ids, 40, &accepted);
