@@ -43,8 +43,11 @@ void fl_gen_config_init(fl_gen_config *c, const fl_model *model)
 {
     const fl_gguf *g = fl_source_gguf(model->src);
     const fl_json *j = fl_source_generation_config(model->src);
-    *c = (fl_gen_config){
-        .max_tokens = -1, .repeat_stop = true, .draft_min = 0.5f, .clover = model->index->clover};
+    *c = (fl_gen_config){.max_tokens = -1,
+                         .repeat_stop = true,
+                         .draft_min = 0.5f,
+                         .draft_passes = 1,
+                         .clover = model->index->clover};
     c->sampler.top_p = c->sampler.repetition = 1.0;
     if (g) {
         c->sampler.temp = gguf_num(g, "general.sampling.temp", 0.0);

@@ -32,10 +32,14 @@ typedef struct fl_gen_config {
     int64_t max_tokens;      /* -1 = until something else ends it */
     const char *const *stop; /* stop strings: UTF-8, 1 to FL_MAX_STOP_BYTES bytes each */
     int n_stop;
-    bool ignore_eos;  /* the model's stop ids do not end the text */
-    bool repeat_stop; /* a text that runs in circles ends (guard.h); on by default */
-    float draft_min;  /* speculation: a draft ends before the first token below this confidence;
-                         0.5 finds on clover-tiny as many right ones as 0.3, in fewer rows */
+    bool ignore_eos;      /* the model's stop ids do not end the text */
+    bool repeat_stop;     /* a text that runs in circles ends (guard.h); on by default */
+    float draft_min;      /* speculation: a draft ends before the first token below this confidence;
+                             0.5 finds on clover-tiny as many right ones as 0.3, in fewer rows */
+    int draft_passes;     /* block passes that fill a draft; 1: the masks of all rows at once */
+    bool draft_always;    /* speculation: no turn of AR, whatever the clock says; for measuring */
+    bool draft_own_noise; /* draft with noise of its own instead of the check's: the same text with
+                             fewer right drafts, for comparison */
     bool separate_commits; /* run each commit and the next block's first pass as two passes: the
                               same text, for comparison */
     fl_clover clover;      /* block switches; block_size must not exceed the engine's */
@@ -65,6 +69,7 @@ typedef struct fl_gen_result {
     int64_t clean_passes;      /* after the prompt: AR steps or block commits on their own */
     int64_t held_passes;       /* verifications of a draft */
     int64_t drafted, accepted; /* tokens of those drafts, and how many were right */
+    const char *draft_source;  /* where they came from; NULL without speculation */
     int64_t denoise_passes;    /* block passes, the fused ones included */
     int64_t fused_passes;      /* of these: with the commit of the block before in the same pass */
     int64_t blocks;            /* begun */

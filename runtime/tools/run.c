@@ -230,9 +230,9 @@ static void print_stats(const fl_engine *e, const fl_gen_result *r)
             r->fused_passes, tokens_per_pass(r));
     if (r->held_passes > 0)
         fprintf(stderr,
-                "speculation: %" PRId64 " drafts of %" PRId64 " tokens, %" PRId64
+                "speculation: %" PRId64 " drafts of %" PRId64 " tokens from %s, %" PRId64
                 " of them right\n",
-                r->held_passes, r->drafted, r->accepted);
+                r->held_passes, r->drafted, r->draft_source, r->accepted);
     fprintf(stderr,
             "experts: %" PRIu64 " asked for, %" PRIu64 " resident, %" PRIu64 " in slots, %" PRIu64
             " read (%s), waited %.3f s; read ahead %" PRIu64 ", %" PRIu64 " of them used\n",
@@ -300,6 +300,7 @@ static fl_json *result_json(const fl_engine *e, const fl_gen_result *r, const fl
     fl_json_set_int(j, "held_passes", r->held_passes);
     fl_json_set_int(j, "drafted", r->drafted);
     fl_json_set_int(j, "accepted", r->accepted);
+    if (r->draft_source) fl_json_set_str(j, "draft_source", r->draft_source);
     fl_json_set_int(j, "blocks", r->blocks);
     fl_json_set_int(j, "max_passes", r->max_passes);
     fl_json_set_int(j, "committed_at_threshold", r->committed_at_threshold);

@@ -97,12 +97,18 @@ static void A8_speculation_gives_the_text_of_ar(void **state)
         c.repeat_stop = false;
         c.max_tokens = -1;  /* until the context is full: 1,020 tokens */
         c.draft_min = 0.0f; /* whole drafts, right or wrong */
+        c.draft_always = true;
         check_speculation(g, l.engine, &c, ids, 40, &accepted);
         c.sampler = (fl_sampler_config){.temp = 0.7, .top_k = 5, .top_p = 0.95, .seed = 3};
         c.max_tokens = 120;
         check_speculation(g, l.engine, &c, ids, 40, &accepted);
         c.draft_min = 0.3f;
+        c.draft_always = false; /* AR takes turns as the clock says */
         check_speculation(g, l.engine, &c, ids, 33, &accepted);
+        c.draft_passes = 3;
+        check_speculation(g, l.engine, &c, ids, 40, &accepted);
+        c.draft_own_noise = true;
+        check_speculation(g, l.engine, &c, ids, 40, &accepted);
         c.sampler.presence = 0.5;
         c.sampler.frequency = 0.1;
         c.sampler.repetition = 1.1;
