@@ -232,19 +232,19 @@ static void bench_vectors(const fl_kernels *k)
         measure(&l, call_gdn, &v);
     }
     float *q = floats(HEADS * HEAD, 1.0f), *out = floats(HEADS * HEAD, 1.0f);
-    uint16_t *kv = take((size_t)2 * KEYS * HEAD * sizeof *kv);
-    for (int64_t i = 0; i < 2 * KEYS * HEAD; i++) kv[i] = fl_f32_to_f16(uniform());
-    v.attn =
-        (fl_attn_args){q, HEADS, HEAD, kv, kv + KEYS * HEAD, HEAD, FL_TYPE_F16, KEYS, 0.0625f, out};
-    line l = {"attention",
-              "f16",
-              k->name,
-              "cache",
-              1,
-              (int64_t)2 * KEYS * HEAD * 2,
-              (int64_t)2 * KEYS * HEAD * HEADS};
-    measure(&l, call_attention, &v);
-    void *all[] = {v.a, v.b, v.c, v.y, v.act, s, qkv, o, gate, q, out, kv};
+    float *values = floats(2 * KEYS * HEAD, 1.0f);
+    uint8_t *kv = take((size_t)2 * KEYS * HEAD * sizeof(float));
+    static const uint32_t types[] = {FL_TYPE_F16, FL_TYPE_Q8_0, FL_TYPE_F32};
+    for (int i = 0; i < 3; i++) {
+        const fl_type_info *t = fl_type_get(types[i]);
+        const int64_t bytes = (int64_t)fl_type_row_bytes(types[i], KEYS * HEAD);
+        t->quantize(values, kv, 2 * KEYS * HEAD);
+        v.attn = (fl_attn_args){q, HEADS, HEAD, kv, kv + bytes, HEAD, types[i], KEYS, 0.0625f, out};
+        line l = {
+            "attention", t->name, k->name, "cache", 1, 2 * bytes, (int64_t)2 * KEYS * HEAD * HEADS};
+        measure(&l, call_attention, &v);
+    }
+    void *all[] = {v.a, v.b, v.c, v.y, v.act, s, qkv, o, gate, q, out, kv, values};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 

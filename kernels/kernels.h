@@ -13,14 +13,15 @@ typedef struct fl_mat {
     float scale;   /* the file's optional ".scale" companion, else 1; multiplies the result */
 } fl_mat;
 
-/* Keys and values of one layer's cache: [n_ctx][n_kv][head_dim], type F16 or F32. */
+/* Keys and values of one layer's cache: [n_ctx][n_kv][head_dim], type F16, Q8_0 or F32. For Q8_0
+ * head_dim and kv_stride are multiples of 32, and k and v stand at a block's first byte. */
 typedef struct fl_attn_args {
     const float *q;    /* [n_q][head_dim] rotated queries that share one kv head */
     int n_q;           /* query heads per kv head */
     int head_dim;      /* multiple of 16 */
     const void *k, *v; /* this kv head's first row */
     int64_t kv_stride; /* elements between two rows of k or v */
-    uint32_t kv_type;  /* FL_TYPE_F16 or FL_TYPE_F32 */
+    uint32_t kv_type;  /* FL_TYPE_F16, FL_TYPE_Q8_0 or FL_TYPE_F32 */
     int64_t n_keys;    /* keys seen by this row: 0 .. n_keys-1 */
     float scale;       /* 1/sqrt(head_dim) */
     float *out;        /* [n_q][head_dim] */

@@ -2,14 +2,20 @@
 #include <math.h>
 
 #include "kernels/ref/ref.h"
+#include "quant/blocks.h"
 
-/* 16 consecutive values of a cache row, from element `at`. */
+static float load(const void *base, uint32_t type, int64_t at)
+{
+    if (type == FL_TYPE_F16) return fl_f16_to_f32(((const uint16_t *)base)[at]);
+    if (type == FL_TYPE_F32) return ((const float *)base)[at];
+    const fl_block_q8_0 *b = (const fl_block_q8_0 *)base + at / 32;
+    return fl_f16_to_f32(b->d) * (float)b->q[at % 32];
+}
+
+/* 16 consecutive values of a cache row, from element `at` of the cache. */
 static void load16(const void *base, uint32_t type, int64_t at, float out[16])
 {
-    for (int i = 0; i < 16; i++) {
-        out[i] = type == FL_TYPE_F16 ? fl_f16_to_f32(((const uint16_t *)base)[at + i])
-                                     : ((const float *)base)[at + i];
-    }
+    for (int i = 0; i < 16; i++) out[i] = load(base, type, at + i);
 }
 
 /* Scores of one chunk become exp(score - max); gives their sum and the maximum. */
@@ -61,7 +67,8 @@ static void one_head(const fl_attn_args *a, const float *q, float *out)
 void fl_ref_attention(const fl_attn_args *a)
 {
     assert(a->n_keys > 0 && a->head_dim % 16 == 0);
-    assert(a->kv_type == FL_TYPE_F16 || a->kv_type == FL_TYPE_F32);
+    assert(a->kv_type == FL_TYPE_F16 || a->kv_type == FL_TYPE_Q8_0 || a->kv_type == FL_TYPE_F32);
+    assert(a->kv_type != FL_TYPE_Q8_0 || (a->head_dim % 32 == 0 && a->kv_stride % 32 == 0));
     for (int h = 0; h < a->n_q; h++)
         one_head(a, a->q + (int64_t)h * a->head_dim, a->out + (int64_t)h * a->head_dim);
 }

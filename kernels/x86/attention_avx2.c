@@ -15,9 +15,21 @@ typedef struct heads {
     float p[HEADS][FL_ATTN_CHUNK];
 } heads;
 
+/* A product of a half and a byte is exact: the values are those that the block stands for. */
+FL_INLINE void load16_q8_0(const uint8_t *block, int from, __m256 v[2])
+{
+    const __m256 d = _mm256_set1_ps(fl_half_at(block));
+    const __m128i q = fl_load128(block + 2 + from);
+    v[0] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)));
+    v[1] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(q, 8))));
+}
+
+/* 16 consecutive values of a cache row, from element `at` of the cache. */
 FL_INLINE void load16(const void *base, uint32_t type, int64_t at, __m256 v[2])
 {
-    if (type == FL_TYPE_F16) {
+    if (type == FL_TYPE_Q8_0) {
+        load16_q8_0((const uint8_t *)base + (at >> 5) * 34, (int)(at & 31), v);
+    } else if (type == FL_TYPE_F16) {
         __m256i h = fl_load256((const uint16_t *)base + at);
         v[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(h));
         v[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1));
@@ -149,6 +161,8 @@ void fl_avx2_attention(const fl_attn_args *a)
         }
         if (a->kv_type == FL_TYPE_F16)
             run(a, FL_TYPE_F16, &h);
+        else if (a->kv_type == FL_TYPE_Q8_0)
+            run(a, FL_TYPE_Q8_0, &h);
         else
             run(a, FL_TYPE_F32, &h);
     }

@@ -97,6 +97,12 @@ FL_INLINE __m128i fl_hsum4(const __m256i v[4])
 
 FL_INLINE __m256i fl_load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 FL_INLINE __m128i fl_load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
+FL_INLINE float fl_half_at(const uint8_t *p)
+{
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return _cvtsh_ss(h);
+}
 
 /* Shuffle that repeats 16-bit element k of each half eight times. */
 FL_INLINE __m256i fl_spread16(int k) { return _mm256_set1_epi16((short)(0x0100 + 0x0202 * k)); }

@@ -21,27 +21,20 @@ FL_INLINE __m256i lookup(const int8_t table[16], __m256i nibble)
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(fl_load128(table)), nibble);
 }
 
-FL_INLINE float half_at(const uint8_t *p)
-{
-    uint16_t h;
-    memcpy(&h, p, 2);
-    return _cvtsh_ss(h);
-}
-
 FL_INLINE __m256i q8_0_levels(const uint8_t *p, int k) { return fl_load256(p + 34 * k + 2); }
-FL_INLINE float q8_0_scale(const uint8_t *p, int k, int h) { return half_at(p + 34 * k + h); }
+FL_INLINE float q8_0_scale(const uint8_t *p, int k, int h) { return fl_half_at(p + 34 * k + h); }
 
 FL_INLINE __m256i q4_0_levels(const uint8_t *p, int k)
 {
     return _mm256_sub_epi8(nibbles(p + 18 * k + 2), _mm256_set1_epi8(8));
 }
-FL_INLINE float q4_0_scale(const uint8_t *p, int k, int h) { return half_at(p + 18 * k + h); }
+FL_INLINE float q4_0_scale(const uint8_t *p, int k, int h) { return fl_half_at(p + 18 * k + h); }
 
 FL_INLINE __m256i iq4_nl_levels(const uint8_t *p, int k)
 {
     return lookup(fl_iq4_values, nibbles(p + 18 * k + 2));
 }
-FL_INLINE float iq4_nl_scale(const uint8_t *p, int k, int h) { return half_at(p + 18 * k + h); }
+FL_INLINE float iq4_nl_scale(const uint8_t *p, int k, int h) { return fl_half_at(p + 18 * k + h); }
 
 FL_INLINE __m256i mxfp4_levels(const uint8_t *p, int k)
 {

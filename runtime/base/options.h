@@ -34,7 +34,6 @@ typedef struct fl_options {
     const char *stop[16];
     int n_stop;
     bool ignore_eos;
-    int repeat_stop;           /* --repeat-stop on|off: 1, 0, -1 not given */
     double temp, top_p, min_p; /* NAN not given */
     int64_t top_k;             /* -1 not given */
     uint64_t seed;
@@ -46,7 +45,7 @@ typedef struct fl_options {
     uint64_t vram;      /* bytes; 0 not given */
     uint64_t ram;       /* bytes; 0 not given */
     int64_t ctx;        /* tokens; 0 not given */
-    const char *kv;     /* f16|f32 */
+    const char *kv;     /* f16|q8_0|f32 */
     const char *device; /* host */
     int threads;        /* 0 not given */
     const char *cpu;    /* tier name */

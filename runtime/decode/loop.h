@@ -4,7 +4,6 @@
 #include "runtime/base/clock.h"
 #include "runtime/decode/emit.h"
 #include "runtime/decode/generate.h"
-#include "runtime/decode/guard.h"
 
 /* What the two decoding loops share. Private to runtime/decode. */
 
@@ -12,7 +11,6 @@ struct fl_generator {
     fl_engine *engine;
     fl_sampler *sampler;
     fl_emitter emitter;
-    fl_guard guard;
     int32_t *ids; /* [n_ctx] generated */
     uint64_t start_ns;
     /* one block, [block_size] each */

@@ -77,13 +77,13 @@ static void attend_task(void *arg, int task, int worker)
     /* Late rows see the most keys; they go first so that the pool ends evenly. */
     const int t = r->p->n_rows - 1 - task / hp->n_head_kv, kv = task % hp->n_head_kv;
     const int64_t at = ((int64_t)t * hp->n_head + (int64_t)kv * group) * hd;
-    const uint64_t elem = st->kv_type == FL_TYPE_F32 ? 4 : 2;
+    const uint64_t head_at = fl_type_row_bytes(st->kv_type, (uint64_t)(kv * hd));
     (void)worker;
     const fl_attn_args a = {.q = b->q + at,
                             .n_q = group,
                             .head_dim = hd,
-                            .k = (const uint8_t *)st->k[r->layer] + (uint64_t)(kv * hd) * elem,
-                            .v = (const uint8_t *)st->v[r->layer] + (uint64_t)(kv * hd) * elem,
+                            .k = (const uint8_t *)st->k[r->layer] + head_at,
+                            .v = (const uint8_t *)st->v[r->layer] + head_at,
                             .kv_stride = st->kv_row,
                             .kv_type = st->kv_type,
                             .n_keys =

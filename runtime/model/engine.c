@@ -26,6 +26,18 @@ static fl_status resolve_context(fl_engine_params *p, const fl_hparams *hp, fl_e
     return FL_OK;
 }
 
+static fl_status check_kv(const fl_engine_params *p, const fl_hparams *hp, fl_err *err)
+{
+    const bool q8_0 = p->kv_type == FL_TYPE_Q8_0;
+    if (!q8_0 && p->kv_type != FL_TYPE_F16 && p->kv_type != FL_TYPE_F32)
+        return FL_FAIL(err, FL_E_ARG, 0, "--kv: expected f16, q8_0 or f32");
+    if (q8_0 && hp->head_dim % 32 != 0)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "--kv q8_0: this model's heads of %d values are no multiple of 32; take f16",
+                       hp->head_dim);
+    return FL_OK;
+}
+
 static fl_status resolve(fl_engine_params *p, const fl_index *ix, fl_err *err)
 {
     FL_TRY(resolve_context(p, &ix->hp, err));
@@ -41,9 +53,7 @@ static fl_status resolve(fl_engine_params *p, const fl_index *ix, fl_err *err)
     if (p->held_rows < 0 || p->held_rows > p->block_size)
         return FL_FAIL(err, FL_E_ARG, 0, "held passes of %d rows: expected 0 to %d", p->held_rows,
                        p->block_size);
-    if (p->kv_type != FL_TYPE_F16 && p->kv_type != FL_TYPE_F32)
-        return FL_FAIL(err, FL_E_ARG, 0, "--kv: expected f16 or f32");
-    return FL_OK;
+    return check_kv(p, &ix->hp, err);
 }
 
 static fl_buffers_shape buffers_shape(const fl_engine *e)

@@ -18,7 +18,7 @@ typedef struct fl_engine_params {
     uint64_t vram;        /* cap on device memory in bytes; 0 = all that the device has */
     int64_t n_ctx;        /* tokens; 0 = min(model's, FL_DEFAULT_CONTEXT) */
     int64_t chunk;        /* prefill rows per pass; 0 = 512 */
-    uint32_t kv_type;     /* FL_TYPE_F16 or FL_TYPE_F32 */
+    uint32_t kv_type;     /* FL_TYPE_F16, FL_TYPE_Q8_0 or FL_TYPE_F32 */
     bool act_f32;         /* float activations instead of the numeric law */
     int threads;          /* 0 = physical cores */
     const char *cpu_tier; /* NULL = best */

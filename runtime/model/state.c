@@ -5,7 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t kv_elem_bytes(uint32_t kv_type) { return kv_type == FL_TYPE_F32 ? 4 : 2; }
+#include "quant/blocks.h"
+#include "quant/round.h"
+
+uint64_t fl_state_kv_row_bytes(const fl_state *st)
+{
+    return fl_type_row_bytes(st->kv_type, (uint64_t)st->kv_row);
+}
 
 typedef struct arenas {
     fl_arena kv, gdn, held;
@@ -34,8 +40,7 @@ static void lay_out_gdn(fl_state *st, int layer, int64_t nv, arenas *a)
 static void lay_out(fl_state *st, const fl_index *ix, arenas *a)
 {
     const fl_hparams *hp = &ix->hp;
-    const uint64_t kv_bytes =
-        (uint64_t)st->n_ctx * (uint64_t)st->kv_row * kv_elem_bytes(st->kv_type);
+    const uint64_t kv_bytes = (uint64_t)st->n_ctx * fl_state_kv_row_bytes(st);
     for (int i = 0; i < hp->n_layer; i++) {
         if (!ix->layer[i].full_attention) {
             lay_out_gdn(st, i, hp->gdn_v_heads, a);
@@ -121,25 +126,37 @@ void fl_state_reset(fl_state *st)
 }
 
 /* Large numbers saturate; infinity and NaN stay what they are, to be found further on. */
-static uint16_t to_f16_saturated(float f)
+static void put_f16(const float *x, int64_t n, uint16_t *out)
 {
-    if (isfinite(f)) f = fminf(fmaxf(f, -65504.0f), 65504.0f);
-    return fl_f32_to_f16(f);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = fl_f32_to_f16(isfinite(x[i]) ? fminf(fmaxf(x[i], -65504.0f), 65504.0f) : x[i]);
+}
+
+/* A block with a value that is not finite becomes NaN as a whole. */
+static void put_q8_0(const float *x, int64_t n, fl_block_q8_0 *out)
+{
+    for (int64_t i = 0; i < n; i += 32, out++) {
+        if (fl_round_nonfinite(x + i, 32) < 0)
+            fl_quantize_q8_0(x + i, out, 32);
+        else
+            *out = (fl_block_q8_0){.d = fl_f32_to_f16(NAN)};
+    }
+}
+
+static void put_row(const fl_state *st, void *cache, int64_t row, const float *x)
+{
+    const uint64_t bytes = fl_state_kv_row_bytes(st);
+    void *out = (uint8_t *)cache + (uint64_t)row * bytes;
+    switch (st->kv_type) {
+    case FL_TYPE_F16: put_f16(x, st->kv_row, out); break;
+    case FL_TYPE_Q8_0: put_q8_0(x, st->kv_row, out); break;
+    default: memcpy(out, x, bytes);
+    }
 }
 
 void fl_state_put_kv(fl_state *st, int layer, int64_t row, const float *k, const float *v)
 {
-    const int64_t n = st->kv_row;
     assert(row < st->n_ctx && st->k[layer]);
-    if (st->kv_type == FL_TYPE_F32) {
-        memcpy((float *)st->k[layer] + row * n, k, (size_t)n * sizeof(float));
-        memcpy((float *)st->v[layer] + row * n, v, (size_t)n * sizeof(float));
-        return;
-    }
-    uint16_t *hk = (uint16_t *)st->k[layer] + row * n;
-    uint16_t *hv = (uint16_t *)st->v[layer] + row * n;
-    for (int64_t i = 0; i < n; i++) {
-        hk[i] = to_f16_saturated(k[i]);
-        hv[i] = to_f16_saturated(v[i]);
-    }
+    put_row(st, st->k[layer], row, k);
+    put_row(st, st->v[layer], row, v);
 }

@@ -17,7 +17,8 @@ typedef struct fl_held {
 /* The state of one sequence, all of it written by clean, token-causal passes alone:
  *   n        committed tokens
  *   k, v     per attention layer [n_ctx][n_head_kv][head_dim], rows 0 .. n-1, keys rotated at
- *            their absolute position; F16 or F32. Rows from n on are scratch for a block pass.
+ *            their absolute position; F16, Q8_0 or F32. Rows from n on are scratch for a
+ *            block pass.
  *   s        per GDN layer [nv][d][d] float32: key dimension outer, value dimension inner;
  *            after token n-1
  *   tail     per GDN layer [3][C] float32: the last three raw in_proj_qkv rows, oldest first
@@ -27,7 +28,7 @@ typedef struct fl_held {
  * counting mode. */
 typedef struct fl_state {
     int64_t n, n_ctx;
-    uint32_t kv_type;   /* FL_TYPE_F16 or FL_TYPE_F32 */
+    uint32_t kv_type;   /* FL_TYPE_F16, FL_TYPE_Q8_0 or FL_TYPE_F32 */
     int64_t kv_row;     /* elements of one cached row: n_head_kv * head_dim */
     int64_t n_channels; /* C */
     int64_t s_elems;    /* nv * d * d */
@@ -59,8 +60,12 @@ void fl_state_fini(fl_state *st); /* host-side tables; the memory is the caller'
 /* Back to the empty sequence. */
 void fl_state_reset(fl_state *st);
 
-/* Writes one row of keys and values ([n_head_kv][head_dim] floats each) at cache row `row`. An
- * F16 cache saturates at +-65504 instead of turning a large value into infinity; NaN stays. */
+/* Bytes of one row of k or of v of one layer; rows lie without gaps. */
+uint64_t fl_state_kv_row_bytes(const fl_state *st);
+
+/* Writes one row of keys and values ([n_head_kv][head_dim] floats each) at cache row `row`, rounded
+ * as quant/FORMAT.md L6 says: large values saturate instead of turning into infinity; what is not
+ * finite stays so (in a Q8_0 cache its block of 32 becomes NaN). */
 void fl_state_put_kv(fl_state *st, int layer, int64_t row, const float *k, const float *v);
 
 /* GDN channels C = 2 nk d + nv d. */

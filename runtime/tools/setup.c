@@ -56,10 +56,7 @@ fl_status fl_setup_engine_params(const fl_options *o, const fl_model *model, fl_
     /* logits has no use for it; plan shows what run takes. */
     if (o->command && strcmp(o->command, "logits") != 0)
         p->held_rows = held_rows(mode, &model->index->clover);
-    if (o->kv && strcmp(o->kv, "f32") == 0)
-        p->kv_type = FL_TYPE_F32;
-    else if (o->kv && strcmp(o->kv, "f16") != 0)
-        return FL_FAIL(err, FL_E_ARG, 0, "--kv %s: expected f16 or f32", o->kv);
+    if (o->kv) p->kv_type = (uint32_t)fl_type_by_name(o->kv);
     if (o->act && strcmp(o->act, "f32") == 0)
         p->act_f32 = true;
     else if (o->act && strcmp(o->act, "law") != 0)
@@ -88,7 +85,6 @@ fl_status fl_setup_gen_config(const fl_options *o, const fl_model *model, fl_gen
     c->stop = o->stop;
     c->n_stop = o->n_stop;
     c->ignore_eos = o->ignore_eos;
-    if (o->repeat_stop >= 0) c->repeat_stop = o->repeat_stop;
     return FL_OK;
 }
 

@@ -1,5 +1,6 @@
 /* The same request gives the same tokens wherever the experts lie, whatever the threads, the chunk
- * size of prefill, the I/O backend, and whether it is the first request or a later one. */
+ * size of prefill, the I/O backend, and whether it is the first request or a later one; with each
+ * type of KV cache. */
 #include <stdlib.h>
 
 #include "runtime/decode/generate.h"
@@ -11,10 +12,12 @@
 enum { N_PROMPT = 80, N_OUT = 16, N_KINDS = 6 };
 
 static char *dir, *path;
+static uint32_t kv_type;
 
 static int make_file(void **state)
 {
     (void)state;
+    kv_type = FL_TYPE_F16;
     fl_make m = fl_make_default();
     m.arch = "clover_moe";
     m.type = FL_TYPE_Q4_K;
@@ -23,6 +26,13 @@ static int make_file(void **state)
     dir = fl_tmp_make();
     path = fl_tmp_path(dir, "m.gguf");
     fl_make_gguf(&m, path);
+    return 0;
+}
+
+static int make_file_q8_0(void **state)
+{
+    make_file(state);
+    kv_type = FL_TYPE_Q8_0;
     return 0;
 }
 
@@ -77,6 +87,7 @@ static void run_all(const fl_engine_params *p, bool backwards, int32_t out[N_KIN
 static fl_engine_params params_of(int threads, int64_t chunk)
 {
     fl_engine_params p = fl_engine_defaults();
+    p.kv_type = kv_type;
     p.n_ctx = 256;
     p.threads = threads;
     p.chunk = chunk;
@@ -115,7 +126,8 @@ static void text_does_not_depend_on_budget_threads_or_chunks(void **state)
     assert_memory_not_equal(want[0], want[2], sizeof(want[0]));
     assert_memory_equal(want[0], want[4], sizeof(want[0]));
     assert_memory_equal(want[1], want[5], sizeof(want[1]));
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    const size_t n_cases = kv_type == FL_TYPE_F16 ? sizeof(cases) / sizeof(*cases) : 2;
+    for (size_t i = 0; i < n_cases; i++) {
         p = params_of(cases[i].threads, cases[i].chunk);
         p.vram = budget(&p, cases[i].percent);
         p.io = i % 2 ? "pread" : NULL;
@@ -145,5 +157,6 @@ int main(void)
         cmocka_unit_test(text_does_not_depend_on_budget_threads_or_chunks),
         cmocka_unit_test(text_does_not_depend_on_the_cpu_tier),
     };
-    return cmocka_run_group_tests(tests, make_file, remove_file);
+    return cmocka_run_group_tests(tests, make_file, remove_file) +
+           cmocka_run_group_tests_name("q8_0", tests, make_file_q8_0, remove_file);
 }

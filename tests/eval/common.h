@@ -56,9 +56,9 @@ typedef struct ev_measured {
 
 /* Logits of `positions` rows of each kind over prompts and wanted answers. The same rows for every
  * model with the same tokenizer. act_f32: float activations, else the law with option H or not.
- * Keys and values in F32. */
+ * kv_type: that of the KV cache. */
 void ev_measure(ev_measured *out, const char *path, const ev_set *set, int64_t positions,
-                bool act_f32, bool h);
+                bool act_f32, bool h, uint32_t kv_type);
 void ev_forget(ev_measured *m);
 
 typedef struct ev_figure {

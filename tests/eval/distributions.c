@@ -65,13 +65,13 @@ static void one_text(ev_measured *out, const ev_model *m, const int32_t *ids, si
 }
 
 void ev_measure(ev_measured *out, const char *path, const ev_set *set, int64_t positions,
-                bool act_f32, bool h)
+                bool act_f32, bool h, uint32_t kv_type)
 {
     fl_engine_params p = fl_engine_defaults();
     ev_model m;
     fl_law_option_h = h;
     p.act_f32 = act_f32;
-    p.kv_type = FL_TYPE_F32;
+    p.kv_type = kv_type;
     ev_open(&m, path, &p);
     if (m.engine->params.block_size > BLOCK_MAX) ev_die("blocks of more than %d rows", BLOCK_MAX);
     ev_rows *r[2] = {&out->causal, &out->block};

@@ -152,9 +152,9 @@ static void print_line(const char *model, const char *kind, const ev_rows *ref, 
 static void one_model(const char *label, const char *q4, const ev_set *set, int64_t positions)
 {
     ev_measured f32, off, on;
-    ev_measure(&f32, q4, set, positions, true, false);
-    ev_measure(&off, q4, set, positions, false, false);
-    ev_measure(&on, q4, set, positions, false, true);
+    ev_measure(&f32, q4, set, positions, true, false, FL_TYPE_F32);
+    ev_measure(&off, q4, set, positions, false, false, FL_TYPE_F32);
+    ev_measure(&on, q4, set, positions, false, true, FL_TYPE_F32);
     print_line(label, "causal", &f32.causal, &off.causal, &on.causal);
     print_line(label, "block", &f32.block, &off.block, &on.block);
     fflush(stdout);
@@ -167,8 +167,8 @@ static void one_model(const char *label, const char *q4, const ev_set *set, int6
 static void check_equal(const char *a, const char *b, const ev_set *set)
 {
     ev_measured x, y;
-    ev_measure(&x, a, set, 64, true, false);
-    ev_measure(&y, b, set, 64, true, false);
+    ev_measure(&x, a, set, 64, true, false, FL_TYPE_F32);
+    ev_measure(&y, b, set, 64, true, false, FL_TYPE_F32);
     const ev_figure c = ev_compare(&x.causal, &y.causal), d = ev_compare(&x.block, &y.block);
     if (!(c.kl < 1e-9 && d.kl < 1e-9))
         ev_die("the copy with outlier channels is another model: KL %g and %g", c.kl, d.kl);

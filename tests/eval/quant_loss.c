@@ -15,7 +15,7 @@ static void one(const char *label, const char *path, const ev_set *set, const ev
                 int64_t positions, bool act_f32)
 {
     ev_measured m;
-    ev_measure(&m, path, set, positions, act_f32, fl_law_option_h);
+    ev_measure(&m, path, set, positions, act_f32, fl_law_option_h, FL_TYPE_F32);
     const ev_figure c = ev_compare(&ref->causal, &m.causal), b = ev_compare(&ref->block, &m.block);
     printf("| %s | %.3e | %.2f %% | %.3e | %.2f %% |\n", label, c.kl, c.top1, b.kl, b.top1);
     fflush(stdout);
@@ -32,7 +32,7 @@ int main(int argc, char **argv)
     char path[4096];
     ev_set_load(&set, argv[2]);
     snprintf(path, sizeof path, "%s/quant_loss.gguf", argv[3]);
-    ev_measure(&ref, argv[1], &set, positions, true, false);
+    ev_measure(&ref, argv[1], &set, positions, true, false, FL_TYPE_F32);
     printf("%lld causal and %lld block rows\n"
            "| weights | KL causal | same top 1 | KL block | same top 1 |\n"
            "| --- | --- | --- | --- | --- |\n",

@@ -201,12 +201,12 @@ typedef struct heads {
 
 static void heads_make(heads *h, int n_q, int head_dim, int64_t n_keys, uint32_t type, int kind)
 {
-    int64_t stride = head_dim + 8 * fl_rnd_below(3), n = n_keys * stride;
-    size_t size = type == FL_TYPE_F16 ? 2 : 4;
+    int64_t stride = head_dim + (type == FL_TYPE_Q8_0 ? 32 : 8) * fl_rnd_below(3);
+    int64_t n = n_keys * stride;
     float *f = malloc((size_t)n * sizeof *f);
     h->q = malloc((size_t)(n_q * head_dim) * sizeof(float));
-    h->k = malloc((size_t)n * size);
-    h->v = malloc((size_t)n * size);
+    h->k = malloc(fl_type_row_bytes(type, (uint64_t)n));
+    h->v = malloc(fl_type_row_bytes(type, (uint64_t)n));
     assert_true(f && h->q && h->k && h->v);
     fl_rnd_floats(h->q, n_q * head_dim, 0);
     for (int w = 0; w < 2; w++) {
@@ -249,12 +249,15 @@ static void test_attention_tiers(void **state)
     int n_tiers = fl_tiers_present(tier);
     if (n_tiers == 0) skip();
     assert_true(fl_kernels_init(&ref, "reference"));
-    for (int c = 0; c < N_KEYS * 4; c++) {
+    static const uint32_t types[] = {FL_TYPE_F16, FL_TYPE_Q8_0, FL_TYPE_F32};
+    for (int c = 0; c < N_KEYS * 6; c++) {
         heads h;
-        int n_q = 1 + fl_rnd_below(9), dim = c % 3 == 0 ? 256 : 16 * (1 + fl_rnd_below(4));
-        if (keys[c / 4] > 300) dim = 48;
-        int kind = c & 2 ? 3 : c % 5 == 0 ? 4 : 0;
-        heads_make(&h, n_q, dim, keys[c / 4], c & 1 ? FL_TYPE_F16 : FL_TYPE_F32, kind);
+        uint32_t type = types[c % 3];
+        int n_q = 1 + fl_rnd_below(9), dim = fl_rnd_below(3) ? 16 * (1 + fl_rnd_below(4)) : 256;
+        if (keys[c / 6] > 300) dim = 48;
+        if (type == FL_TYPE_Q8_0) dim = (dim + 31) / 32 * 32;
+        int kind = c % 6 >= 3 ? 3 : c % 5 == 0 ? 4 : 0;
+        heads_make(&h, n_q, dim, keys[c / 6], type, kind);
         float *want = fl_guard_new(n_q * dim), *got = fl_guard_new(n_q * dim);
         heads_run(&h, &ref, want);
         for (int t = 0; t < n_tiers; t++) {
@@ -309,6 +312,35 @@ static void test_attention_accuracy(void **state)
     }
 }
 
+/* A Q8_0 cache stands for exact numbers: attention over them as floats gives the same bits. */
+static void test_attention_q8_0(void **state)
+{
+    (void)state;
+    fl_kernels k;
+    assert_true(fl_kernels_init(&k, NULL));
+    for (int c = 0; c < N_KEYS * 2; c++) {
+        heads h;
+        heads_make(&h, 5, 96, keys[c / 2], FL_TYPE_Q8_0, c & 1 ? 5 : 0);
+        const int64_t n = h.a.n_keys * h.a.kv_stride;
+        float *f = malloc((size_t)(2 * n) * sizeof *f);
+        assert_non_null(f);
+        fl_type_get(FL_TYPE_Q8_0)->dequantize(h.k, f, n);
+        fl_type_get(FL_TYPE_Q8_0)->dequantize(h.v, f + n, n);
+        heads plain = h;
+        plain.a.k = f;
+        plain.a.v = f + n;
+        plain.a.kv_type = FL_TYPE_F32;
+        float *want = fl_guard_new(5 * 96), *got = fl_guard_new(5 * 96);
+        heads_run(&plain, &k, want);
+        heads_run(&h, &k, got);
+        fl_same_bits(got, want, 5 * 96, k.name, "attention over q8_0");
+        fl_guard_free(want);
+        fl_guard_free(got);
+        free(f);
+        heads_free(&h);
+    }
+}
+
 /* The result depends on the first n_keys keys and on nothing behind them, nor on how many query
  * heads go together. */
 static void test_attention_alone(void **state)
@@ -347,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_gdn_accuracy),    cmocka_unit_test(test_gdn_tiers),
         cmocka_unit_test(test_gdn_cut),         cmocka_unit_test(test_attention_accuracy),
         cmocka_unit_test(test_attention_tiers), cmocka_unit_test(test_attention_alone),
+        cmocka_unit_test(test_attention_q8_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

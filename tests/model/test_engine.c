@@ -72,6 +72,7 @@ static void device_memory_in_use_equals_the_plan(void **state)
     p.n_ctx = 77;
     p.chunk = 5;
     check_load(&p);
+    p.kv_type = FL_TYPE_Q8_0;
     p.act_f32 = true;
     p.threads = 1;
     p.held_rows = 7;
@@ -125,6 +126,8 @@ static void more_context_takes_the_bytes_it_should(void **state)
     p.chunk = 128;
     const uint64_t large = open_plan(&p).device_bytes;
     assert_true(large - small == want);
+    p.kv_type = FL_TYPE_Q8_0;
+    assert_true(large - open_plan(&p).device_bytes == 1024 * 2 * 2 * 64 / 32 * (64 - 34));
 }
 
 static void settings_out_of_range_are_refused(void **state)
@@ -147,7 +150,7 @@ static void settings_out_of_range_are_refused(void **state)
     p.held_rows = 33;
     ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "held passes of 33");
     p = fl_engine_defaults();
-    p.kv_type = FL_TYPE_Q8_0;
+    p.kv_type = FL_TYPE_Q4_0;
     ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "--kv");
     p = fl_engine_defaults();
     p.cpu_tier = "abacus";
@@ -157,6 +160,16 @@ static void settings_out_of_range_are_refused(void **state)
     ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_UNSUPPORTED, "block size 1000");
     assert_null(e);
     fl_model_close(&m);
+    fl_make odd = fl_make_tiny();
+    odd.head_dim = 48;
+    char *odd_path = fl_tmp_path(dir, "odd.gguf");
+    fl_make_gguf(&odd, odd_path);
+    p = fl_engine_defaults();
+    p.kv_type = FL_TYPE_Q8_0;
+    ASSERT_OK(fl_model_open(&m, odd_path, &err));
+    ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "heads of 48 values");
+    fl_model_close(&m);
+    free(odd_path);
     ASSERT_FAILS(fl_model_open(&m, "/nonexistent/m.gguf", &err), FL_E_IO, "m.gguf");
     assert_null(m);
 }

@@ -8,9 +8,8 @@
 
 fl_tiny_model fl_tiny;
 
-int fl_tiny_setup(void **state)
+static int load_tiny(uint32_t kv_type)
 {
-    (void)state;
     fl_err err = {0};
     fl_make make = fl_make_tiny();
     fl_engine_params p = fl_engine_defaults();
@@ -19,6 +18,7 @@ int fl_tiny_setup(void **state)
     fl_tiny.path = fl_tmp_path(fl_tiny.dir, "m.gguf");
     fl_make_gguf(&make, fl_tiny.path);
     p.threads = 1;
+    p.kv_type = kv_type;
     p.n_ctx = 256;
     p.held_rows = 32;
     fl_loaded m = fl_load(fl_tiny.path, &p);
@@ -26,6 +26,18 @@ int fl_tiny_setup(void **state)
     fl_tiny.engine = m.engine;
     ASSERT_OK(fl_generator_create(&fl_tiny.gen, fl_tiny.engine, &err));
     return 0;
+}
+
+int fl_tiny_setup(void **state)
+{
+    (void)state;
+    return load_tiny(fl_engine_defaults().kv_type);
+}
+
+int fl_tiny_setup_q8_0(void **state)
+{
+    (void)state;
+    return load_tiny(FL_TYPE_Q8_0);
 }
 
 int fl_tiny_teardown(void **state)
@@ -56,7 +68,6 @@ fl_gen_config fl_tiny_config(fl_gen_mode mode)
     fl_gen_config_init(&c, fl_tiny.model);
     c.mode = mode;
     c.ignore_eos = true;
-    c.repeat_stop = false;
     c.clover.threshold = 0.02f;
     c.sampler = (fl_sampler_config){.top_p = 1.0};
     return c;

@@ -15,8 +15,9 @@ typedef struct fl_tiny_model {
 
 extern fl_tiny_model fl_tiny;
 
-/* Group setup and teardown of cmocka. */
+/* Group setup (the default KV cache, or Q8_0) and teardown of cmocka. */
 int fl_tiny_setup(void **state);
+int fl_tiny_setup_q8_0(void **state);
 int fl_tiny_teardown(void **state);
 
 /* What one generation gave. */
@@ -30,7 +31,7 @@ typedef struct fl_output {
     int pieces;
 } fl_output;
 
-/* Greedy, low threshold (random weights are never sure), no stop ids, loops go on. */
+/* Greedy, low threshold (random weights are never sure), no stop ids. */
 fl_gen_config fl_tiny_config(fl_gen_mode mode);
 /* Generates; o->cancel_after is kept, all else of o is new. Failures end the test. */
 void fl_tiny_run(const fl_gen_config *config, const int32_t *prompt, int n, fl_output *o);

@@ -85,13 +85,13 @@ double fl_max_error(const float *a, const float *b, int64_t n)
 
 uint64_t fl_state_hash(const fl_state *s)
 {
-    const size_t elem = s->kv_type == FL_TYPE_F32 ? 4 : 2;
+    const size_t kv_bytes = (size_t)s->n * fl_state_kv_row_bytes(s);
     XXH64_state_t *x = XXH64_createState();
     XXH64_reset(x, (XXH64_hash_t)s->n);
     for (int i = 0; i < s->n_layer; i++) {
         if (s->k[i]) {
-            XXH64_update(x, s->k[i], (size_t)(s->n * s->kv_row) * elem);
-            XXH64_update(x, s->v[i], (size_t)(s->n * s->kv_row) * elem);
+            XXH64_update(x, s->k[i], kv_bytes);
+            XXH64_update(x, s->v[i], kv_bytes);
         } else {
             XXH64_update(x, s->s[i], (size_t)s->s_elems * sizeof(float));
             XXH64_update(x, s->tail[i], (size_t)(3 * s->n_channels) * sizeof(float));
