@@ -140,7 +140,7 @@ fl_status fl_io_open(fl_io **out, const char *backend, const char *const *paths,
     const fl_io_ops *ops = find_ops(backend ? backend : "uring");
     if (!ops)
         return FL_FAIL(err, FL_E_ARG, 0,
-                       "i/o backend \"%s\": expected uring, pread, buffered or fake", backend);
+                       "i/o backend \"%s\": expected uring, pread, fake or buffered", backend);
     fl_status st;
     fl_io *io = calloc(1, sizeof *io);
     if (!io) return FL_FAIL(err, FL_E_NOMEM, errno, "i/o: out of memory");

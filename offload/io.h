@@ -6,8 +6,9 @@
 /* Reads of file extents into host memory, many at once. Backends:
  *   "uring"     io_uring with O_DIRECT
  *   "pread"     threads with O_DIRECT, where the kernel refuses io_uring
- *   "buffered"  the same threads through the page cache, to compare (bench/io.c)
- *   "fake"      tests: short reads, errors, reordering, stalls (offload/io_fake.h)
+ *   "fake"      reads on the owner's thread; tests make it give short reads, errors, another order,
+ *               stalls (offload/io_fake.h)
+ *   "buffered"  the pread threads through the page cache, to compare (bench/io.c); no value of --io
  * One thread owns an fl_io; another may take over while nothing is in flight.
  *
  * O_DIRECT reads the aligned cover of an extent: the destination is `dst`, which is aligned to

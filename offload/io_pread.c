@@ -17,8 +17,8 @@ typedef struct pool {
     int n_threads;
     pthread_mutex_t lock;
     pthread_cond_t work, finished;
-    int *todo; /* ring [depth] of request indices */
-    int todo_at, n_todo;
+    int *wanted; /* ring [depth] of request indices that no thread has taken yet */
+    int wanted_at, n_wanted;
     fl_io_event *event; /* ring [depth] */
     int event_at, n_events;
     bool quit;
@@ -30,11 +30,11 @@ static void *reader(void *arg)
     const int depth = p->io->depth;
     pthread_mutex_lock(&p->lock);
     for (;;) {
-        while (!p->n_todo && !p->quit) pthread_cond_wait(&p->work, &p->lock);
+        while (!p->n_wanted && !p->quit) pthread_cond_wait(&p->work, &p->lock);
         if (p->quit) break;
-        const int i = p->todo[p->todo_at];
-        p->todo_at = (p->todo_at + 1) % depth;
-        p->n_todo--;
+        const int i = p->wanted[p->wanted_at];
+        p->wanted_at = (p->wanted_at + 1) % depth;
+        p->n_wanted--;
         pthread_mutex_unlock(&p->lock);
         const fl_io_req *r = &p->io->req[i];
         const ssize_t got =
@@ -60,7 +60,7 @@ static void pread_close(fl_io *io)
     pthread_cond_destroy(&p->work);
     pthread_mutex_destroy(&p->lock);
     free(p->event);
-    free(p->todo);
+    free(p->wanted);
     free(p);
     io->impl = NULL;
 }
@@ -71,7 +71,7 @@ static fl_status pread_open(fl_io *io, fl_err *err)
     if (!p) return FL_FAIL(err, FL_E_NOMEM, errno, "i/o threads: out of memory");
     io->impl = p;
     p->io = io;
-    p->todo = calloc((size_t)io->depth, sizeof *p->todo);
+    p->wanted = calloc((size_t)io->depth, sizeof *p->wanted);
     p->event = calloc((size_t)io->depth, sizeof *p->event);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
@@ -80,7 +80,7 @@ static fl_status pread_open(fl_io *io, fl_err *err)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = p->todo && p->event ? 0 : ENOMEM;
+    int rc = p->wanted && p->event ? 0 : ENOMEM;
     while (!rc && p->n_threads < io->depth && p->n_threads < MAX_THREADS) {
         rc = pthread_create(&p->thread[p->n_threads], NULL, reader, p);
         if (!rc) p->n_threads++;
@@ -95,7 +95,7 @@ static int pread_queue(fl_io *io, int req)
 {
     pool *p = io->impl;
     pthread_mutex_lock(&p->lock);
-    p->todo[(p->todo_at + p->n_todo++) % io->depth] = req;
+    p->wanted[(p->wanted_at + p->n_wanted++) % io->depth] = req;
     pthread_cond_signal(&p->work);
     pthread_mutex_unlock(&p->lock);
     return 0;

@@ -13,7 +13,10 @@ shift
 export FL_TEST_VARIANT=$variant
 passed=0 failed=0 skipped=0
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+# What programs store about a model must not come from, or go to, the user's own cache.
+XDG_CACHE_HOME=$(mktemp -d)
+export XDG_CACHE_HOME
+trap 'rm -rf "$log" "$XDG_CACHE_HOME"' EXIT
 for t in "$@"; do
     start=$SECONDS
     timeout -k 5 "${FL_TEST_TIMEOUT:-600}" "$t" >"$log" 2>&1

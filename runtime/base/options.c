@@ -94,6 +94,9 @@ static const option_row rows[] = {
     {"max-tokens", 0, K_INT, C_RUN, AT(max_tokens), 0, 131072, NULL, "N", "stop after N tokens"},
     {"stop", 0, K_STOP, C_RUN, AT(stop), 0, 0, NULL, "TEXT", "stop before TEXT; may be repeated"},
     {"ignore-eos", 0, K_FLAG, C_RUN, AT(ignore_eos), 0, 0, NULL, NULL, "go on past stop tokens"},
+    {"repeat-stop", 0, K_ONOFF, C_RUN, AT(repeat_stop), 0, 0, NULL, "on|off",
+     "end an answer that runs in circles: a phrase of up to 64 tokens that fills 256, or a second "
+     "</think> (default on)"},
     {"temp", 0, K_REAL, C_RUN, AT(temp), 0, 100, NULL, "X", "temperature; 0 is greedy"},
     {"top-k", 0, K_INT, C_RUN, AT(top_k), 0, 1e9, NULL, "N", "keep the N likeliest; 0 keeps all"},
     {"top-p", 0, K_SHARE, C_RUN, AT(top_p), 0, 1, NULL, "X", "nucleus sampling; 1 is off"},
@@ -123,8 +126,8 @@ static const option_row rows[] = {
      "rows per prefill pass (default 512); the text does not depend on it"},
     {"act", 0, K_CHOICE, C_MODEL | C_PLAN, AT(act), 0, 0, "law|f32", "KIND",
      "law: the numeric law; f32: float activations, for comparisons"},
-    {"io", 0, K_CHOICE, C_MODEL, AT(io), 0, 0, "uring|pread", "BACKEND",
-     "how experts are read; default: the best that works"},
+    {"io", 0, K_CHOICE, C_MODEL, AT(io), 0, 0, "uring|pread|fake", "BACKEND",
+     "how weights are read; default: the best that works; fake: one read at a time, for tests"},
     {"stats", 0, K_FLAG, C_RUN, AT(stats), 0, 0, NULL, NULL, "statistics on stderr"},
     {"json", 0, K_FLAG, C_RUN | C_PLAN | C_INSPECT, AT(json), 0, 0, NULL, NULL,
      "one JSON object on stdout"},
@@ -290,7 +293,7 @@ static fl_status check_environment(fl_err *err)
 static void defaults(fl_options *o)
 {
     memset(o, 0, sizeof *o);
-    o->think = -1;
+    o->think = o->repeat_stop = -1;
     o->max_tokens = -1;
     o->top_k = -1;
     o->temp = o->top_p = o->min_p = o->threshold = NAN;

@@ -34,6 +34,7 @@ typedef struct fl_options {
     const char *stop[16];
     int n_stop;
     bool ignore_eos;
+    int repeat_stop;           /* --repeat-stop on|off: 1, 0, -1 not given */
     double temp, top_p, min_p; /* NAN not given */
     int64_t top_k;             /* -1 not given */
     uint64_t seed;

@@ -22,8 +22,14 @@ const char *fl_finish_name(fl_finish f)
     case FL_FINISH_LENGTH: return "length";
     case FL_FINISH_CONTEXT: return "context";
     case FL_FINISH_CANCELED: return "canceled";
+    case FL_FINISH_REPEAT: return "repeat";
     }
     return "?";
+}
+
+const char *fl_finish_openai(fl_finish f)
+{
+    return f == FL_FINISH_STOP || f == FL_FINISH_STOP_STRING ? "stop" : "length";
 }
 
 /* ---- defaults ---- */
@@ -37,7 +43,11 @@ void fl_gen_config_init(fl_gen_config *c, const fl_model *model)
 {
     const fl_gguf *g = fl_source_gguf(model->src);
     const fl_json *j = fl_source_generation_config(model->src);
-    *c = (fl_gen_config){.max_tokens = -1, .draft_min = 0.5f, .clover = model->index->clover};
+    *c = (fl_gen_config){.max_tokens = -1,
+                         .repeat_stop = true,
+                         .draft_min = 0.5f,
+                         .draft_passes = 1,
+                         .clover = model->index->clover};
     c->sampler.top_p = c->sampler.repetition = 1.0;
     if (g) {
         c->sampler.temp = gguf_num(g, "general.sampling.temp", 0.0);
@@ -197,7 +207,9 @@ fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, int64_t n_pro
 bool fl_loop_push(fl_generator *g, const fl_gen_config *c, fl_gen_result *out, int32_t id)
 {
     g->ids[out->n_generated++] = id;
-    const fl_emit_event ev = fl_emitter_push(&g->emitter, id);
+    const fl_guard_event circle = c->repeat_stop ? fl_guard_push(&g->guard, id) : FL_GUARD_GO;
+    /* A second closing tag is no text. */
+    const fl_emit_event ev = circle == FL_GUARD_TAG ? FL_EMIT_GO : fl_emitter_push(&g->emitter, id);
     if (g->emitter.any_text && out->first_text_s == 0.0)
         out->first_text_s = (double)(fl_clock_ns() - g->start_ns) * 1e-9;
     if (ev == FL_EMIT_STOP_ID) {
@@ -207,6 +219,9 @@ bool fl_loop_push(fl_generator *g, const fl_gen_config *c, fl_gen_result *out, i
         out->finish = FL_FINISH_STOP_STRING;
     } else if (ev == FL_EMIT_CANCELED) {
         out->finish = FL_FINISH_CANCELED;
+    } else if (circle != FL_GUARD_GO) {
+        out->finish = FL_FINISH_REPEAT;
+        out->period = g->guard.period;
     } else if (c->max_tokens >= 0 && out->n_generated >= c->max_tokens) {
         out->finish = FL_FINISH_LENGTH;
     } else {
@@ -263,6 +278,13 @@ static fl_status run_loop(fl_generator *g, const fl_gen_config *c, const int32_t
     }
 }
 
+static void start_guard(fl_generator *g)
+{
+    const fl_tokenizer *t = g->engine->model->tokenizer;
+    fl_guard_start(&g->guard, t ? fl_tokenizer_special(t, "<think>") : -1,
+                   t ? fl_tokenizer_special(t, "</think>") : -1);
+}
+
 fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
                       int64_t n_prompt, fl_gen_result *out, fl_err *err)
 {
@@ -272,6 +294,7 @@ fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *pr
     FL_TRY(fl_gen_check(c, g->engine, n_prompt, err));
     FL_TRY(fl_sampler_configure(g->sampler, &c->sampler, err));
     fl_emitter_init(&g->emitter, c, g->engine->model);
+    start_guard(g);
     fl_state_reset(&g->engine->state);
     if (c->max_tokens == 0) {
         out->finish = FL_FINISH_LENGTH;

@@ -16,9 +16,13 @@ typedef enum fl_finish {
     FL_FINISH_STOP_STRING, /* a stop string */
     FL_FINISH_LENGTH,      /* max_tokens */
     FL_FINISH_CONTEXT,     /* the context is full */
-    FL_FINISH_CANCELED     /* the callback said so */
+    FL_FINISH_CANCELED,    /* the callback said so */
+    FL_FINISH_REPEAT       /* the text ran in circles (guard.h) */
 } fl_finish;
 const char *fl_finish_name(fl_finish f); /* "stop", "stop_string", "length", ... */
+/* OpenAI's finish_reason: "stop" for an end that the text has itself, "length" for one that it was
+ * given. */
+const char *fl_finish_openai(fl_finish f);
 
 enum { FL_MAX_STOP_STRINGS = 16, FL_MAX_STOP_BYTES = 1024 };
 
@@ -28,9 +32,14 @@ typedef struct fl_gen_config {
     int64_t max_tokens;      /* -1 = until something else ends it */
     const char *const *stop; /* stop strings: UTF-8, 1 to FL_MAX_STOP_BYTES bytes each */
     int n_stop;
-    bool ignore_eos; /* the model's stop ids do not end the text */
-    float draft_min; /* speculation: a draft ends before the first token below this confidence;
-                        0.5 finds on clover-tiny as many right ones as 0.3, in fewer rows */
+    bool ignore_eos;      /* the model's stop ids do not end the text */
+    bool repeat_stop;     /* a text that runs in circles ends (guard.h); on by default */
+    float draft_min;      /* speculation: a draft ends before the first token below this confidence;
+                             0.5 finds on clover-tiny as many right ones as 0.3, in fewer rows */
+    int draft_passes;     /* block passes that fill a draft; 1: the masks of all rows at once */
+    bool draft_always;    /* speculation: no turn of AR, whatever the clock says; for measuring */
+    bool draft_own_noise; /* draft with noise of its own instead of the check's: the same text with
+                             fewer right drafts, for comparison */
     bool separate_commits; /* run each commit and the next block's first pass as two passes: the
                               same text, for comparison */
     fl_clover clover;      /* block switches; block_size must not exceed the engine's */
@@ -53,12 +62,14 @@ typedef struct fl_gen_result {
     const char *reason; /* why, one static sentence */
     fl_finish finish;
     int32_t stop_id;    /* FL_FINISH_STOP: which; else -1 */
+    int period;         /* FL_FINISH_REPEAT: tokens of the phrase; 0 = a second closing tag */
     const int32_t *ids; /* generated ids in order, the stop id included; the generator's memory */
     int64_t n_prompt, n_generated;
     int64_t prefill_passes;    /* chunks of the prompt */
     int64_t clean_passes;      /* after the prompt: AR steps or block commits on their own */
     int64_t held_passes;       /* verifications of a draft */
     int64_t drafted, accepted; /* tokens of those drafts, and how many were right */
+    const char *draft_source;  /* where they came from; NULL without speculation */
     int64_t denoise_passes;    /* block passes, the fused ones included */
     int64_t fused_passes;      /* of these: with the commit of the block before in the same pass */
     int64_t blocks;            /* begun */

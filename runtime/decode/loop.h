@@ -4,6 +4,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/decode/emit.h"
 #include "runtime/decode/generate.h"
+#include "runtime/decode/guard.h"
 
 /* What the two decoding loops share. Private to runtime/decode. */
 
@@ -11,6 +12,7 @@ struct fl_generator {
     fl_engine *engine;
     fl_sampler *sampler;
     fl_emitter emitter;
+    fl_guard guard;
     int32_t *ids; /* [n_ctx] generated */
     uint64_t start_ns;
     /* one block, [block_size] each */

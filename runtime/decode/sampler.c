@@ -87,6 +87,8 @@ fl_status fl_sampler_configure(fl_sampler *s, const fl_sampler_config *c, fl_err
     return FL_OK;
 }
 
+void fl_sampler_reseed(fl_sampler *s, uint64_t seed) { s->c.seed = seed; }
+
 void fl_sampler_count(fl_sampler *s, int32_t id)
 {
     if (id >= 0 && id < s->n_vocab) s->count[id]++;

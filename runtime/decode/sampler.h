@@ -44,6 +44,8 @@ void fl_sampler_destroy(fl_sampler **s);
 FL_CHECKED fl_status fl_sampler_check(const fl_sampler_config *c, fl_err *err);
 /* Fails as the check does. Bans stay, the counted tokens are forgotten. */
 FL_CHECKED fl_status fl_sampler_configure(fl_sampler *s, const fl_sampler_config *c, fl_err *err);
+/* Other noise from now on; all else stays. */
+void fl_sampler_reseed(fl_sampler *s, uint64_t seed);
 void fl_sampler_ban(fl_sampler *s, int32_t id);
 bool fl_sampler_banned(const fl_sampler *s, int32_t id);
 

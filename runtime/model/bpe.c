@@ -4,7 +4,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
+
+#include "runtime/base/hash.h"
 
 /* Pieces up to this many bytes are merged by scanning for the lowest rank, longer ones with a
  * heap. */
@@ -56,7 +57,7 @@ void fl_bpe_destroy(fl_bpe **b)
 
 static merge_slot *find_slot(const fl_bpe *b, uint64_t pair)
 {
-    size_t i = (size_t)XXH3_64bits(&pair, sizeof pair) & b->mask;
+    size_t i = (size_t)fl_hash64(&pair, sizeof pair) & b->mask;
     while (b->slot[i].pair != pair && b->slot[i].pair != PAIR_NONE) i = (i + 1) & b->mask;
     return &b->slot[i];
 }

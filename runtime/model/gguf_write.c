@@ -9,10 +9,10 @@
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "quant/format.h"
 #include "runtime/base/file.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/options.h"
 #include "runtime/model/source.h"
 
@@ -47,7 +47,7 @@ struct fl_gguf_writer {
     size_t current;                    /* tensor being written */
     uint64_t done;                     /* its bytes so far */
     uint64_t data_start;
-    XXH64_state_t *hash;
+    fl_hasher *hash;
 };
 
 static uint64_t pad_to(uint64_t v, uint64_t align) { return (v + align - 1) & ~(align - 1); }
@@ -88,13 +88,12 @@ fl_status fl_gguf_writer_create(fl_gguf_writer **out, const char *path, uint32_t
                        alignment);
     fl_gguf_writer *w = calloc(1, sizeof *w);
     if (w) w->path = strdup(path);
-    if (w) w->hash = XXH64_createState();
+    if (w) w->hash = fl_hasher_create();
     if (!w || !w->path || !w->hash) {
         fl_gguf_writer_discard(&w);
         return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory to write it", path);
     }
     w->alignment = alignment;
-    XXH64_reset(w->hash, 0);
     *out = w;
     return FL_OK;
 }
@@ -104,7 +103,7 @@ void fl_gguf_writer_discard(fl_gguf_writer **pw)
     fl_gguf_writer *w = *pw;
     if (!w) return;
     if (w->file) fl_outfile_discard(&w->file);
-    XXH64_freeState(w->hash);
+    fl_hasher_destroy(&w->hash);
     free(w->kv.p);
     free(w->keys.p);
     free(w->tensor);
@@ -289,7 +288,7 @@ static fl_status check_space(const fl_gguf_writer *w, fl_err *err)
 
 static fl_status emit(fl_gguf_writer *w, const void *data, uint64_t n, fl_err *err)
 {
-    XXH64_update(w->hash, data, n);
+    fl_hasher_add(w->hash, data, n);
     return fl_outfile_write(w->file, data, n, err);
 }
 
@@ -400,12 +399,11 @@ static fl_status verify_bytes(const fl_gguf_writer *w, const char *tmp, fl_err *
     uint64_t size = 0;
     fl_status st = FL_OK;
     uint8_t *buf = malloc(READ_PIECE);
-    XXH64_state_t *h = XXH64_createState();
+    fl_hasher *h = fl_hasher_create();
     if (!buf || !h) {
         st = FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory to verify it", w->path);
         goto out;
     }
-    XXH64_reset(h, 0);
     FL_GO(fl_file_open(tmp, &fd, &size, err));
     if (fsync(fd) != 0) {
         st = FL_FAIL(err, FL_E_IO, errno, "%s: fsync: %s", w->path, strerror(errno));
@@ -422,10 +420,10 @@ static fl_status verify_bytes(const fl_gguf_writer *w, const char *tmp, fl_err *
         const uint64_t left = size - at, n = left < READ_PIECE ? left : READ_PIECE;
         FL_GO(check_stop(w, err));
         FL_GO(fl_file_read_at(fd, buf, n, at, tmp, err));
-        XXH64_update(h, buf, n);
+        fl_hasher_add(h, buf, n);
         at += n;
     }
-    if (XXH64_digest(h) != XXH64_digest(w->hash))
+    if (fl_hasher_value(h) != fl_hasher_value(w->hash))
         st =
             FL_FAIL(err, FL_E_IO, 0,
                     "%s: what is on the disk differs from what was written; the disk or the memory "
@@ -433,7 +431,7 @@ static fl_status verify_bytes(const fl_gguf_writer *w, const char *tmp, fl_err *
                     w->path);
 out:
     if (fd >= 0) close(fd);
-    XXH64_freeState(h);
+    fl_hasher_destroy(&h);
     free(buf);
     return st;
 }

@@ -3,7 +3,8 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
+
+#include "runtime/base/hash.h"
 
 struct fl_names_slot {
     fl_str key; /* p == NULL: empty */
@@ -31,7 +32,7 @@ void fl_names_fini(fl_names *t)
 /* The key's slot, or the empty slot where it belongs. */
 static struct fl_names_slot *slot_of(const fl_names *t, fl_str key)
 {
-    size_t i = (size_t)XXH3_64bits(key.p, key.n) & t->mask;
+    size_t i = (size_t)fl_hash64(key.p, key.n) & t->mask;
     for (;; i = (i + 1) & t->mask) {
         struct fl_names_slot *s = &t->slot[i];
         if (!s->key.p || (s->key.n == key.n && memcmp(s->key.p, key.p, key.n) == 0)) return s;

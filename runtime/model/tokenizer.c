@@ -3,8 +3,8 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
+#include "runtime/base/hash.h"
 #include "runtime/base/utf8.h"
 #include "runtime/model/bpe.h"
 #include "runtime/model/nfc.h"
@@ -118,7 +118,7 @@ static fl_str token_bytes(const byte_map *m, fl_str piece, fl_token_kind kind, c
 
 static int32_t find_piece(const fl_tokenizer *t, fl_str s)
 {
-    for (size_t i = (size_t)XXH3_64bits(s.p, s.n) & t->mask; t->slot[i]; i = (i + 1) & t->mask)
+    for (size_t i = (size_t)fl_hash64(s.p, s.n) & t->mask; t->slot[i]; i = (i + 1) & t->mask)
         if (same(string_at(&t->piece, t->slot[i] - 1), s)) return (int32_t)(t->slot[i] - 1);
     return -1;
 }
@@ -132,7 +132,7 @@ static fl_status index_pieces(fl_tokenizer *t, fl_err *err)
     t->mask = size - 1;
     for (int32_t id = 0; id < t->n; id++) {
         const fl_str s = string_at(&t->piece, (size_t)id);
-        size_t i = (size_t)XXH3_64bits(s.p, s.n) & t->mask;
+        size_t i = (size_t)fl_hash64(s.p, s.n) & t->mask;
         while (t->slot[i] && !same(string_at(&t->piece, t->slot[i] - 1), s)) i = (i + 1) & t->mask;
         /* Of equal pieces the first counts. */
         if (!t->slot[i]) t->slot[i] = (uint32_t)id + 1;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "runtime/base/json.h"
+#include "runtime/decode/guard.h"
 #include "runtime/model/chat.h"
 #include "runtime/tools/setup.h"
 
@@ -229,9 +230,9 @@ static void print_stats(const fl_engine *e, const fl_gen_result *r)
             r->fused_passes, tokens_per_pass(r));
     if (r->held_passes > 0)
         fprintf(stderr,
-                "speculation: %" PRId64 " drafts of %" PRId64 " tokens, %" PRId64
+                "speculation: %" PRId64 " drafts of %" PRId64 " tokens from %s, %" PRId64
                 " of them right\n",
-                r->held_passes, r->drafted, r->accepted);
+                r->held_passes, r->drafted, r->draft_source, r->accepted);
     fprintf(stderr,
             "experts: %" PRIu64 " asked for, %" PRIu64 " resident, %" PRIu64 " in slots, %" PRIu64
             " read (%s), waited %.3f s; read ahead %" PRIu64 ", %" PRIu64 " of them used\n",
@@ -299,6 +300,7 @@ static fl_json *result_json(const fl_engine *e, const fl_gen_result *r, const fl
     fl_json_set_int(j, "held_passes", r->held_passes);
     fl_json_set_int(j, "drafted", r->drafted);
     fl_json_set_int(j, "accepted", r->accepted);
+    if (r->draft_source) fl_json_set_str(j, "draft_source", r->draft_source);
     fl_json_set_int(j, "blocks", r->blocks);
     fl_json_set_int(j, "max_passes", r->max_passes);
     fl_json_set_int(j, "committed_at_threshold", r->committed_at_threshold);
@@ -343,6 +345,18 @@ static fl_status finish_text(sink *s, const fl_gen_result *r, const fl_chat_answ
     return FL_OK;
 }
 
+static void note_repeat(const fl_gen_result *r)
+{
+    if (r->finish != FL_FINISH_REPEAT) return;
+    fprintf(stderr, "note: the text was ended, it ");
+    if (r->period > 0)
+        fprintf(stderr, "repeated a phrase of %d token%s for %d", r->period,
+                r->period == 1 ? "" : "s", FL_LOOP_TOKENS);
+    else
+        fprintf(stderr, "closed its thinking twice");
+    fprintf(stderr, "; --presence 1.5 makes that rarer, --repeat-stop off lets it go on\n");
+}
+
 static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl_gen_result *r,
                                sink *s, fl_err *err)
 {
@@ -361,6 +375,7 @@ static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl
     } else {
         FL_TRY(finish_text(s, r, a, &rest, err));
     }
+    note_repeat(r);
     if (o->stats) print_stats(e, r);
     return FL_OK;
 }

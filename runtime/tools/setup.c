@@ -85,6 +85,7 @@ fl_status fl_setup_gen_config(const fl_options *o, const fl_model *model, fl_gen
     c->stop = o->stop;
     c->n_stop = o->n_stop;
     c->ignore_eos = o->ignore_eos;
+    if (o->repeat_stop >= 0) c->repeat_stop = o->repeat_stop;
     return FL_OK;
 }
 

@@ -101,6 +101,7 @@ static void what_works_ends_with_0(void **state)
         "inspect \"$M\"",
         "plan \"$M\" --mode block --act f32 --threads 2",
         "run \"$M\" -p hi --max-tokens 2 --threads 1",
+        "run \"$M\" -p hi --max-tokens 2 --threads 1 --io fake",
     };
     for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
         const int rc = sh("", words[i]);
@@ -124,6 +125,7 @@ static void wrong_use_ends_with_2(void **state)
         {"run m -p x -f y", "once"},
         {"run m -p x --top-p 0", "above 0"},
         {"run m -p x --chunk 8193", "8192"},
+        {"run m -p x --io buffered", "uring|pread|fake"},
         {"logits m -o x", "either --ids"},
         {"run \"$M\" -p ''", "the prompt is empty"},
         {"run \"$M\" </dev/null", "the prompt is empty"},

@@ -581,10 +581,11 @@ def main():
     parser.add_argument(
         "--heldout", type=int, default=12, help="prompts per task and thinking mode"
     )
+    parser.add_argument("--seed", type=int, default=HELDOUT_SEED)
     parser.add_argument("--out", default="heldout.jsonl")
     args = parser.parse_args()
     with open(args.out, "w", encoding="utf-8") as file:
-        for example in heldout_examples(args.heldout):
+        for example in heldout_examples(args.heldout, args.seed):
             file.write(json.dumps(heldout_record(example), ensure_ascii=False) + "\n")
 
 

@@ -90,6 +90,20 @@ def named_tensors(p, cfg):
     return out
 
 
+def load_weights(model, folder):
+    """Fills a training Model with the weights of an exported folder: export's inverse."""
+    stored, _ = safetensors.read(os.path.join(folder, "model.safetensors"))
+    p = {}
+    for group in (model.matrices, model.vectors):
+        p.update(training.views(group.shapes, group.master))
+    wanted = named_tensors(p, model.cfg)
+    if set(wanted) != set(stored):
+        raise SystemExit(f"{folder}: other tensors: {sorted(set(wanted) ^ set(stored))[:4]} ...")
+    for name, view in wanted.items():
+        view.copy_(torch.from_numpy(stored[name]))
+    model.load(model.state())
+
+
 def text_config(cfg, coder):
     return {
         "model_type": "clover_moe_text",

@@ -57,6 +57,16 @@ class Layout(unittest.TestCase):
                 begin = tokens.numel() + 32 * m
                 self.close(logits[begin : begin + 32], block)
 
+    def test_weights_come_back(self):
+        """load_weights undoes export, in the float32 masters and in the working copy."""
+        model, folder = lively_model(), tempfile.mkdtemp()
+        export.export(model.state(), folder, exact=True)
+        back = training.Model(training.Config(), seed=9)
+        export.load_weights(back, folder)
+        self.assertTrue(torch.equal(back.matrices.master, model.matrices.master))
+        self.assertTrue(torch.equal(back.vectors.master, model.vectors.master))
+        self.assertTrue(torch.equal(back.matrices.copy, model.matrices.master.bfloat16()))
+
     def close(self, found, wanted):
         self.assertLess(float((found - wanted).abs().max()), 1e-4 * float(wanted.abs().max()))
 

@@ -40,6 +40,7 @@ import torch
 import torch.nn.functional as F
 
 import data
+from export import load_weights
 from model import BLOCK, Config, Model
 from tokenizer import Tokenizer
 
@@ -55,6 +56,12 @@ TASK_IDS = {name: i for i, name in enumerate(list(data.TASKS) + ["talk"])}
 def parse_options():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
+    parser.add_argument(
+        "--init", help="exported folder a new run starts from: weights only, the optimizer is new"
+    )
+    parser.add_argument(
+        "--skip", type=int, default=0, help="training examples that --init has seen already"
+    )
     parser.add_argument("--end", default="", help="UTC time HH:MM at which training stops")
     parser.add_argument(
         "--minutes", type=float, default=100, help="length of the run when --end is not given"
@@ -394,7 +401,10 @@ def checkpoint_path(out):
 def load_checkpoint(options, model):
     """(step, trained seconds, consumed examples, totals) of an earlier run, or of none."""
     if not os.path.exists(checkpoint_path(options.out)):
-        return 0, 0.0, {"copy": 0, "main": 0}, {"rows": 0, "answers": 0}
+        if options.init:
+            load_weights(model, options.init)
+        done = {"copy": 0, "main": options.skip // options.procs}
+        return 0, 0.0, done, {"rows": 0, "answers": 0}
     state = torch.load(checkpoint_path(options.out))
     model.load(state)
     for name, group in (("matrices", model.matrices), ("vectors", model.vectors)):

@@ -1,6 +1,5 @@
-/* What any decoder of this architecture must do when it generates, on random tiny weights: those of
- * the decoder specification's tests A3 to A11 that concern whole texts; penalties, streaming,
- * refusals. */
+/* What any decoder of this architecture must do when it generates, on random tiny weights: whole
+ * texts in each mode, penalties, streaming, refusals. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -95,14 +94,21 @@ static void A8_speculation_gives_the_text_of_ar(void **state)
         fl_gen_config_init(&c, l.model);
         c.sampler = (fl_sampler_config){.top_p = 1.0};
         c.ignore_eos = true;
+        c.repeat_stop = false;
         c.max_tokens = -1;  /* until the context is full: 1,020 tokens */
         c.draft_min = 0.0f; /* whole drafts, right or wrong */
+        c.draft_always = true;
         check_speculation(g, l.engine, &c, ids, 40, &accepted);
         c.sampler = (fl_sampler_config){.temp = 0.7, .top_k = 5, .top_p = 0.95, .seed = 3};
         c.max_tokens = 120;
         check_speculation(g, l.engine, &c, ids, 40, &accepted);
         c.draft_min = 0.3f;
+        c.draft_always = false; /* AR takes turns as the clock says */
         check_speculation(g, l.engine, &c, ids, 33, &accepted);
+        c.draft_passes = 3;
+        check_speculation(g, l.engine, &c, ids, 40, &accepted);
+        c.draft_own_noise = true;
+        check_speculation(g, l.engine, &c, ids, 40, &accepted);
         c.sampler.presence = 0.5;
         c.sampler.frequency = 0.1;
         c.sampler.repetition = 1.1;
@@ -178,173 +184,6 @@ static void A10_masks_that_the_prompt_gives_are_left_alone(void **state)
         assert_memory_equal(fl_tiny.gen->block, ids + 32, 8 * sizeof(*ids));
         for (int i = 0; i < 24; i++) assert_int_not_equal(o.ids[i], mask);
     }
-}
-
-/* ---- A11: ends ---- */
-
-static int find_text(const char *hay, size_t n, const char *needle, size_t k)
-{
-    for (size_t i = 0; i + k <= n; i++)
-        if (memcmp(hay + i, needle, k) == 0) return (int)i;
-    return -1;
-}
-
-/* Index of the first occurrence of a generated id. */
-static int first_of(const fl_output *o, int32_t id)
-{
-    int i = 0;
-    while (o->ids[i] != id) i++;
-    return i;
-}
-
-static void set_stop_ids(int32_t a, int32_t b)
-{
-    fl_tiny.model->index->hp.stop_ids[0] = a;
-    fl_tiny.model->index->hp.stop_ids[1] = b;
-    fl_tiny.model->index->hp.n_stop_ids = 2;
-}
-
-static void A11_stop_ids_end_the_text_wherever_they_stand(void **state)
-{
-    (void)state;
-    int32_t ids[41];
-    fl_output all = {0}, o = {0};
-    const fl_hparams saved = fl_tiny.model->index->hp;
-    fl_tiny_prompt(ids, 41);
-    for (int mode = FL_GEN_AR; mode <= FL_GEN_SPEC; mode++) {
-        fl_gen_config c = fl_tiny_config((fl_gen_mode)mode);
-        c.max_tokens = 100;
-        fl_tiny_run(&c, ids, 41, &all);
-        c.ignore_eos = false;
-        /* Every position of two blocks: row 0, row 31 and all between. */
-        for (int at = 0; at < 60; at += mode == FL_GEN_BLOCK ? 1 : 7) {
-            const int want = first_of(&all, all.ids[at]);
-            set_stop_ids(all.ids[at], 99999);
-            fl_tiny_run(&c, ids, 41, &o);
-            assert_int_equal(o.r.finish, FL_FINISH_STOP);
-            assert_int_equal(o.r.stop_id, all.ids[at]);
-            assert_int_equal(o.r.n_generated, want + 1);
-            assert_memory_equal(o.ids, all.ids, (size_t)(want + 1) * sizeof(*o.ids));
-        }
-        /* Of two stop ids the earlier one ends it. */
-        set_stop_ids(all.ids[50], all.ids[20]);
-        fl_tiny_run(&c, ids, 41, &o);
-        const int a = first_of(&all, all.ids[50]), b = first_of(&all, all.ids[20]);
-        assert_int_equal(o.r.n_generated, (a < b ? a : b) + 1);
-        /* One inside the prompt's remainder ends nothing: position 35 of 41, row 3 of its block. */
-        set_stop_ids(ids[35], ids[35]);
-        int n = 100;
-        for (int i = 99; i >= 0; i--)
-            if (all.ids[i] == ids[35]) n = i + 1;
-        fl_tiny_run(&c, ids, 41, &o);
-        assert_int_equal(o.r.n_generated, n);
-    }
-    fl_tiny.model->index->hp = saved;
-}
-
-static void A11_stop_strings_end_the_text_before_them_across_block_borders(void **state)
-{
-    (void)state;
-    int32_t ids[41];
-    fl_output all = {0}, o = {0};
-    char stop[64];
-    fl_tiny_prompt(ids, 41);
-    for (int mode = FL_GEN_AR; mode <= FL_GEN_SPEC; mode++) {
-        fl_gen_config c = fl_tiny_config((fl_gen_mode)mode);
-        c.max_tokens = 80;
-        fl_tiny_run(&c, ids, 41, &all);
-        assert_true(all.n_text > 40);
-        const char *list[2] = {"no such text \x01\x02", stop};
-        c.stop = list;
-        c.n_stop = 2;
-        int tried = 0;
-        for (size_t k = 1; k <= 9; k += 4)
-            for (size_t at = 0; at + k <= all.n_text && at < 60;
-                 at += mode == FL_GEN_SPEC ? 15 : 5, tried++) {
-                memcpy(stop, all.text + at, k);
-                stop[k] = 0;
-                if (strlen(stop) != k) continue;
-                const int want = find_text(all.text, all.n_text, stop, k);
-                fl_tiny_run(&c, ids, 41, &o);
-                assert_int_equal(o.r.finish, FL_FINISH_STOP_STRING);
-                assert_int_equal(o.n_text, want);
-                assert_memory_equal(o.text, all.text, (size_t)want);
-            }
-        assert_true(tried > 10);
-        /* Without a match nothing is lost, not even a held-back beginning. */
-        memcpy(stop, all.text + all.n_text - 1, 1);
-        memcpy(stop + 1, "\x01", 2);
-        fl_tiny_run(&c, ids, 41, &o);
-        assert_int_equal(o.r.finish, FL_FINISH_LENGTH);
-        assert_int_equal(o.n_text, all.n_text);
-        assert_memory_equal(o.text, all.text, all.n_text);
-    }
-}
-
-static void A11_max_tokens_ends_it_inside_a_block(void **state)
-{
-    (void)state;
-    int32_t ids[41];
-    fl_output all = {0}, o = {0};
-    fl_tiny_prompt(ids, 41);
-    for (int mode = FL_GEN_AR; mode <= FL_GEN_SPEC; mode++) {
-        fl_gen_config c = fl_tiny_config((fl_gen_mode)mode);
-        c.max_tokens = 100;
-        fl_tiny_run(&c, ids, 41, &all);
-        for (int n = 0; n <= 90; n += n < 2 ? 1 : 11) {
-            c.max_tokens = n;
-            fl_tiny_run(&c, ids, 41, &o);
-            assert_int_equal(o.r.n_generated, n);
-            assert_int_equal(o.r.finish, FL_FINISH_LENGTH);
-            assert_memory_equal(o.ids, all.ids, (size_t)n * sizeof(*o.ids));
-        }
-    }
-}
-
-static void A11_the_context_holds_the_last_block_too(void **state)
-{
-    (void)state;
-    fl_err err = {0};
-    int32_t ids[300];
-    fl_output o = {0};
-    fl_gen_result r;
-    fl_tiny_prompt(ids, 300);
-    fl_gen_config c = fl_tiny_config(FL_GEN_AR);
-    fl_tiny_run(&c, ids, 200, &o);
-    assert_int_equal(o.r.finish, FL_FINISH_CONTEXT);
-    assert_int_equal(o.r.n_generated, 56);
-    fl_tiny_run(&c, ids, 255, &o);
-    assert_int_equal(o.r.n_generated, 1);
-    ASSERT_FAILS(fl_generate(fl_tiny.gen, &c, ids, 256, &r, &err), FL_E_ARG, "256 tokens");
-    c.mode = FL_GEN_BLOCK;
-    fl_tiny_run(&c, ids, 200, &o);
-    assert_int_equal(o.r.finish, FL_FINISH_CONTEXT);
-    assert_int_equal(o.r.n_generated, 56); /* the block of 192 and one more */
-    ASSERT_FAILS(fl_generate(fl_tiny.gen, &c, ids, 256, &r, &err), FL_E_ARG,
-                 "no room for a block of 32");
-    ASSERT_FAILS(fl_generate(fl_tiny.gen, &c, ids, 0, &r, &err), FL_E_ARG, "empty");
-
-    /* A context that is no multiple of the block: the last part of it stays free. */
-    fl_engine_params p = fl_engine_defaults();
-    p.threads = 1;
-    p.n_ctx = 100;
-    fl_loaded other = fl_load(fl_tiny.path, &p);
-    fl_generator *g = NULL;
-    ASSERT_OK(fl_generator_create(&g, other.engine, &err));
-    c.on_text = NULL;
-    ASSERT_OK(fl_generate(g, &c, ids, 40, &r, &err));
-    assert_int_equal(r.finish, FL_FINISH_CONTEXT);
-    assert_int_equal(r.n_generated, 96 - 40);
-    fl_generator_destroy(&g);
-    fl_unload(&other);
-    /* The hard limit itself. */
-    fl_model *model = NULL;
-    fl_engine *e = NULL;
-    ASSERT_OK(fl_model_open(&model, fl_tiny.path, &err));
-    model->index->hp.n_ctx_train = 1 << 20;
-    p.n_ctx = 131073;
-    ASSERT_FAILS(fl_engine_open(&e, model, &p, &err), FL_E_ARG, "131072");
-    fl_model_close(&model);
 }
 
 /* ---- C083: penalties count what was generated, never the prompt ---- */
@@ -477,10 +316,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(A3_shifted_causal_blocks_of_one_equal_ar),
         cmocka_unit_test(A8_speculation_gives_the_text_of_ar),
-        cmocka_unit_test(A11_stop_ids_end_the_text_wherever_they_stand),
-        cmocka_unit_test(A11_stop_strings_end_the_text_before_them_across_block_borders),
-        cmocka_unit_test(A11_max_tokens_ends_it_inside_a_block),
-        cmocka_unit_test(A11_the_context_holds_the_last_block_too),
         cmocka_unit_test(C083_penalties_do_not_count_the_prompt),
         cmocka_unit_test(text_streams_in_order_and_can_be_canceled),
         cmocka_unit_test(settings_that_cannot_work_are_refused),

@@ -64,30 +64,85 @@ static void A2_state_after_commits_equals_a_fresh_prefill(void **state)
     }
 }
 
-/* ---- A4: mixed with clean rows only reads like a clean pass; its last row sees the same ---- */
+/* ---- A4 ---- */
 
-static void A4_mixed_with_all_rows_clean_reads_the_states_of_a_clean_pass(void **state)
+/* Layer 0's GDN over the n rows x, from the state as it is: clean rows, or with switches a block
+ * that holds no mask. Its output is left in buf.y. */
+static void gdn_rows(fl_engine *e, const float *x, int n, const fl_clover *sw)
+{
+    fl_err err = {0};
+    const fl_pass p = {.exec = &e->exec,
+                       .hp = &e->model->index->hp,
+                       .weights = &e->weights,
+                       .experts = &e->experts,
+                       .store = e->store,
+                       .buf = &e->buf,
+                       .state = &e->state,
+                       .n_write = sw ? 0 : n,
+                       .n_rows = n,
+                       .n_lead = n,
+                       .sw = sw};
+    memcpy(e->buf.xn, x, (size_t)(n * p.hp->d_model) * sizeof(float));
+    ASSERT_OK(fl_gdn_forward(&p, 0, &err));
+}
+
+/* 32 rows of a hidden size of at most 64. */
+static void some_rows(const fl_engine *e, float *x)
+{
+    const int64_t d = e->model->index->hp.d_model;
+    assert_true(d <= 64 && !e->weights.layer[0].full_attention);
+    for (int i = 0; i < 32 * d; i++) x[i] = (float)((i * 7919) % 997) / 400.0f - 1.2f;
+}
+
+static void A4_mixed_with_all_rows_clean_equals_clean_in_a_gdn_layer(void **state)
+{
+    (void)state;
+    static const int prefixes[] = {0, 1, 2, 45};
+    fl_err err = {0};
+    fl_engine *e = fl_tiny.engine;
+    int32_t ids[45];
+    float x[32 * 64], mixed[32 * 64];
+    fl_clover sw = fl_tiny.model->index->clover;
+    sw.gdn_block_mode = FL_GDN_MIXED;
+    fl_tiny_prompt(ids, 45);
+    some_rows(e, x);
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(*prefixes); i++)
+        for (int n = 1; n <= 32; n++) {
+            const size_t bytes = (size_t)(n * e->model->index->hp.d_model) * sizeof(float);
+            fl_state_reset(&e->state);
+            if (prefixes[i]) ASSERT_OK(fl_forward_clean(e, ids, prefixes[i], &err));
+            gdn_rows(e, x, n, &sw);
+            memcpy(mixed, e->buf.y, bytes);
+            gdn_rows(e, x, n, NULL);
+            assert_memory_equal(mixed, e->buf.y, bytes);
+        }
+}
+
+/* In a whole model a block's rows see each other in attention, a clean pass's do not. Attention is
+ * this model's last layer, so its last row sees the same in both. */
+static void A4_mixed_with_all_rows_clean_equals_clean_in_the_last_row(void **state)
 {
     (void)state;
     fl_err err = {0};
     int32_t ids[64];
+    const int64_t vocab = fl_tiny.model->index->hp.n_vocab;
+    assert_true(fl_tiny.engine->weights.layer[3].full_attention);
+    assert_int_equal(fl_tiny.model->index->hp.n_layer, 4);
     fl_tiny_prompt(ids, 64);
-    fl_state_reset(&fl_tiny.engine->state);
-    ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids, 32, &err));
-    float *mixed = fl_block_logits(fl_tiny.engine, ids + 32, 32, FL_GDN_MIXED);
-    float *causal = fl_block_logits(fl_tiny.engine, ids + 32, 32, FL_GDN_CAUSAL);
-    const size_t bytes = 32 * (size_t)fl_tiny.model->index->hp.n_vocab * sizeof(float);
-    assert_memory_equal(mixed, causal, bytes);
-    /* A single row sees nothing to its right: any mode but bidir's mix equals the clean pass. */
-    float *one = fl_block_logits(fl_tiny.engine, ids + 32, 1, FL_GDN_BLOCKEND);
-    ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids + 32, 1, &err));
-    const int row = 0;
-    const float *clean = NULL;
-    ASSERT_OK(fl_forward_logits(fl_tiny.engine, &row, 1, &clean, &err));
-    assert_memory_equal(one, clean, bytes / 32);
-    free(mixed);
-    free(causal);
-    free(one);
+    for (int n = 1; n <= 32; n++) {
+        const int last = n - 1;
+        const float *clean = NULL;
+        fl_state_reset(&fl_tiny.engine->state);
+        ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids, 32, &err));
+        float *mixed = fl_block_logits(fl_tiny.engine, ids + 32, n, FL_GDN_MIXED);
+        float *end = fl_block_logits(fl_tiny.engine, ids + 32, n, FL_GDN_BLOCKEND);
+        if (n > 1) assert_memory_not_equal(mixed, end, (size_t)vocab * sizeof(float));
+        ASSERT_OK(fl_forward_clean(fl_tiny.engine, ids + 32, n, &err));
+        ASSERT_OK(fl_forward_logits(fl_tiny.engine, &last, 1, &clean, &err));
+        assert_memory_equal(mixed + last * vocab, clean, (size_t)vocab * sizeof(float));
+        free(mixed);
+        free(end);
+    }
 }
 
 /* ---- A5 ---- */
@@ -147,29 +202,6 @@ static void A5_bidir_without_mix_equals_causal(void **state)
 
 /* ---- A6 ---- */
 
-/* A pass over the rows x (reversed or not) through layer 0's GDN from an empty sequence, on one
- * thread, so that worker 0's scratch keeps the last value head's backward state. */
-static void gdn_pass(fl_engine *e, const float *x, int n, bool reversed, bool denoise)
-{
-    fl_err err = {0};
-    const int64_t d = e->model->index->hp.d_model;
-    fl_state_reset(&e->state);
-    const fl_pass p = {.exec = &e->exec,
-                       .hp = &e->model->index->hp,
-                       .weights = &e->weights,
-                       .experts = &e->experts,
-                       .store = e->store,
-                       .buf = &e->buf,
-                       .state = &e->state,
-                       .n_write = denoise ? 0 : n,
-                       .n_rows = n,
-                       .sw = &e->model->index->clover};
-    assert_int_equal(p.sw->gdn_block_mode, FL_GDN_BIDIR);
-    for (int r = 0; r < n; r++)
-        memcpy(e->buf.xn + r * d, x + (reversed ? n - 1 - r : r) * d, (size_t)d * sizeof(float));
-    ASSERT_OK(fl_gdn_forward(&p, 0, &err));
-}
-
 static void A6_backward_states_equal_forward_states_over_the_reversed_block(void **state)
 {
     (void)state;
@@ -180,20 +212,27 @@ static void A6_backward_states_equal_forward_states_over_the_reversed_block(void
     const fl_hparams *hp = &one.model->index->hp;
     const int64_t head = (int64_t)hp->gdn_dim * hp->gdn_dim;
     fl_layer_weights *w = &e->weights.layer[0];
-    float x[32 * 64];
-    assert_true(hp->d_model <= 64 && w->has_bwd && !w->full_attention);
-    for (int i = 0; i < 32 * hp->d_model; i++) x[i] = (float)((i * 7919) % 997) / 400.0f - 1.2f;
+    const fl_clover *sw = &one.model->index->clover;
+    const int64_t d = hp->d_model;
+    float x[32 * 64], reversed[32 * 64];
+    some_rows(e, x);
+    assert_true(w->has_bwd && sw->gdn_block_mode == FL_GDN_BIDIR);
     w->bwd_alpha = w->alpha;
     w->bwd_beta = w->beta;
     w->bwd_conv = w->conv;
     w->bwd_a = w->a;
     w->bwd_dt = w->dt;
     for (int n = 1; n <= 32; n++) {
-        gdn_pass(e, x, n, true, false);
+        for (int r = 0; r < n; r++)
+            memcpy(reversed + r * d, x + (n - 1 - r) * d, (size_t)d * sizeof(float));
+        fl_state_reset(&e->state);
+        gdn_rows(e, reversed, n, NULL);
         float *want = malloc((size_t)head * sizeof(float));
         assert_non_null(want);
         memcpy(want, e->state.s[0] + (hp->gdn_v_heads - 1) * head, (size_t)head * sizeof(float));
-        gdn_pass(e, x, n, false, true);
+        /* One thread: worker 0's scratch keeps the last value head's backward state. */
+        fl_state_reset(&e->state);
+        gdn_rows(e, x, n, sw);
         assert_memory_equal(e->buf.gdn.worker_s, want, (size_t)head * sizeof(float));
         free(want);
     }
@@ -376,7 +415,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(A1_denoise_leaves_the_state_alone),
         cmocka_unit_test(A2_state_after_commits_equals_a_fresh_prefill),
-        cmocka_unit_test(A4_mixed_with_all_rows_clean_reads_the_states_of_a_clean_pass),
+        cmocka_unit_test(A4_mixed_with_all_rows_clean_equals_clean_in_a_gdn_layer),
+        cmocka_unit_test(A4_mixed_with_all_rows_clean_equals_clean_in_the_last_row),
         cmocka_unit_test(A5_bidir_without_mix_equals_causal),
         cmocka_unit_test(A6_backward_states_equal_forward_states_over_the_reversed_block),
         cmocka_unit_test(A7_promoting_m_held_rows_equals_a_clean_pass_of_them),

@@ -172,7 +172,7 @@ static void check_block_goldens(const char *folder, const char *model)
 
 /* Every set of goldens there is: a model of random weights (its folder lies in the set) and, named
  * "model", the trained one beside them. */
-static void block_logits_equal_the_pytorch_reference_in_every_mode(void **state)
+static void A2_logits_equal_the_pytorch_reference_in_every_mode(void **state)
 {
     (void)state;
     bool random = false;
@@ -345,7 +345,7 @@ int main(void)
         cmocka_unit_test(every_packing_gives_the_same_logits),
         cmocka_unit_test(every_block_type_gives_the_logits_of_its_weights),
         cmocka_unit_test(law_is_near_the_float_path),
-        cmocka_unit_test(block_logits_equal_the_pytorch_reference_in_every_mode),
+        cmocka_unit_test(A2_logits_equal_the_pytorch_reference_in_every_mode),
         cmocka_unit_test(bits_do_not_depend_on_chunks_or_threads),
         cmocka_unit_test(a_nan_is_an_error_that_names_the_layer),
         cmocka_unit_test(large_activations_give_finite_logits),

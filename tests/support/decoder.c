@@ -68,6 +68,7 @@ fl_gen_config fl_tiny_config(fl_gen_mode mode)
     fl_gen_config_init(&c, fl_tiny.model);
     c.mode = mode;
     c.ignore_eos = true;
+    c.repeat_stop = false;
     c.clover.threshold = 0.02f;
     c.sampler = (fl_sampler_config){.top_p = 1.0};
     return c;

@@ -31,7 +31,7 @@ typedef struct fl_output {
     int pieces;
 } fl_output;
 
-/* Greedy, low threshold (random weights are never sure), no stop ids. */
+/* Greedy, low threshold (random weights are never sure), no stop ids, loops go on. */
 fl_gen_config fl_tiny_config(fl_gen_mode mode);
 /* Generates; o->cancel_after is kept, all else of o is new. Failures end the test. */
 void fl_tiny_run(const fl_gen_config *config, const int32_t *prompt, int n, fl_output *o);

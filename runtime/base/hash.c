@@ -1,0 +1,31 @@
+#include "runtime/base/hash.h"
+
+#include <xxhash.h>
+
+/* fl_hasher is the library's state under another name. */
+static XXH3_state_t *state(fl_hasher *h) { return (XXH3_state_t *)(void *)h; }
+
+uint64_t fl_hash64(const void *data, size_t n) { return XXH3_64bits(data, n); }
+
+fl_hasher *fl_hasher_create(void)
+{
+    XXH3_state_t *s = XXH3_createState();
+    if (s) XXH3_64bits_reset(s);
+    return (fl_hasher *)(void *)s;
+}
+
+void fl_hasher_destroy(fl_hasher **h)
+{
+    XXH3_freeState(state(*h));
+    *h = NULL;
+}
+
+void fl_hasher_add(fl_hasher *h, const void *data, size_t n)
+{
+    XXH3_64bits_update(state(h), data, n);
+}
+
+uint64_t fl_hasher_value(const fl_hasher *h)
+{
+    return XXH3_64bits_digest((const XXH3_state_t *)(const void *)h);
+}
