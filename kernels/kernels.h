@@ -79,6 +79,9 @@ typedef struct fl_kernels {
     void (*conv4_silu)(const float *const row[4], const float *w, int64_t n, float *y);
     /* y[i] = fma(a, x[i], y[i]). */
     void (*axpy)(float a, const float *x, int64_t n, float *y);
+    /* Sum of E(x[i] - max) in 16 lanes of double and their tree (FORMAT.md, L6); e[i] = the terms,
+     * e may be NULL. No term of a softmax is lost: max is the largest x. */
+    double (*exp_sum)(const float *x, int64_t n, float max, float *e);
     void (*gdn_scan)(const fl_gdn_args *a);
     /* Softmax attention of one row: keys in fixed chunks of 256 by absolute index, the partial
      * (max, sum, out) of the chunks combined in ascending order (FORMAT.md, L6). */

@@ -18,6 +18,7 @@ void fl_ref_silu_mul(const float *g, const float *u, int64_t n, float *h);
 void fl_ref_sigmoid_mul(const float *x, const float *g, int64_t n, float *y);
 void fl_ref_conv4_silu(const float *const row[4], const float *w, int64_t n, float *y);
 void fl_ref_axpy(float a, const float *x, int64_t n, float *y);
+double fl_ref_exp_sum(const float *x, int64_t n, float max, float *e);
 void fl_ref_gdn_scan(const fl_gdn_args *a);
 void fl_ref_attention(const fl_attn_args *a);
 

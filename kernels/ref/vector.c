@@ -38,6 +38,19 @@ void fl_ref_axpy(float a, const float *x, int64_t n, float *y)
     for (int64_t i = 0; i < n; i++) y[i] = fmaf(a, x[i], y[i]);
 }
 
+double fl_ref_exp_sum(const float *x, int64_t n, float max, float *e)
+{
+    double lane[16] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        const float t = fl_law_exp(x[i] - max);
+        if (e) e[i] = t;
+        lane[i % 16] += (double)t;
+    }
+    for (int half = 8; half > 0; half /= 2)
+        for (int j = 0; j < half; j++) lane[j] += lane[j + half];
+    return lane[0];
+}
+
 void fl_kernels_ref(fl_kernels *k)
 {
     *k = (fl_kernels){
@@ -51,6 +64,7 @@ void fl_kernels_ref(fl_kernels *k)
         .sigmoid_mul = fl_ref_sigmoid_mul,
         .conv4_silu = fl_ref_conv4_silu,
         .axpy = fl_ref_axpy,
+        .exp_sum = fl_ref_exp_sum,
         .gdn_scan = fl_ref_gdn_scan,
         .attention = fl_ref_attention,
     };

@@ -12,6 +12,7 @@ void fl_kernels_avx2(fl_kernels *k)
     k->sigmoid_mul = fl_avx2_sigmoid_mul;
     k->conv4_silu = fl_avx2_conv4_silu;
     k->axpy = fl_avx2_axpy;
+    k->exp_sum = fl_avx2_exp_sum;
     k->gdn_scan = fl_avx2_gdn_scan;
     k->attention = fl_avx2_attention;
 }

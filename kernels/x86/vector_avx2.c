@@ -165,3 +165,39 @@ void fl_avx2_axpy(float a, const float *x, int64_t n, float *y)
     }
     for (; i < n; i++) y[i] = fmaf(a, x[i], y[i]);
 }
+
+/* Lanes 4 j .. 4 j + 3 in sum[j]. */
+FL_INLINE void add_lanes(__m256d sum[4], __m256 a, __m256 b)
+{
+    sum[0] = _mm256_add_pd(sum[0], _mm256_cvtps_pd(_mm256_castps256_ps128(a)));
+    sum[1] = _mm256_add_pd(sum[1], _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)));
+    sum[2] = _mm256_add_pd(sum[2], _mm256_cvtps_pd(_mm256_castps256_ps128(b)));
+    sum[3] = _mm256_add_pd(sum[3], _mm256_cvtps_pd(_mm256_extractf128_ps(b, 1)));
+}
+
+double fl_avx2_exp_sum(const float *x, int64_t n, float max, float *e)
+{
+    __m256d sum[4];
+    for (int j = 0; j < 4; j++) sum[j] = _mm256_setzero_pd();
+    const __m256 m = _mm256_set1_ps(max);
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m256 a = fl_exp8(_mm256_sub_ps(_mm256_loadu_ps(x + i), m));
+        const __m256 b = fl_exp8(_mm256_sub_ps(_mm256_loadu_ps(x + i + 8), m));
+        if (e) {
+            _mm256_storeu_ps(e + i, a);
+            _mm256_storeu_ps(e + i + 8, b);
+        }
+        add_lanes(sum, a, b);
+    }
+    double lane[16];
+    for (int j = 0; j < 4; j++) _mm256_storeu_pd(lane + 4 * j, sum[j]);
+    for (; i < n; i++) {
+        const float t = fl_law_exp(x[i] - max);
+        if (e) e[i] = t;
+        lane[i % 16] += (double)t;
+    }
+    for (int half = 8; half > 0; half /= 2)
+        for (int j = 0; j < half; j++) lane[j] += lane[j + half];
+    return lane[0];
+}

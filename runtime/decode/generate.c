@@ -101,7 +101,7 @@ fl_status fl_generator_create(fl_generator **out, fl_engine *engine, fl_err *err
     g->picks = malloc(block * sizeof(*g->picks));
     if (!g->ids || !g->block || !g->done || !g->rows || !g->pos || !g->picks)
         FL_GO(FL_FAIL(err, FL_E_NOMEM, 0, "generator: out of memory"));
-    FL_GO(fl_sampler_create(&g->sampler, engine->model->index->hp.n_vocab,
+    FL_GO(fl_sampler_create(&g->sampler, &engine->exec.k, engine->model->index->hp.n_vocab,
                             fl_pool_threads(engine->exec.pool), err));
     ban_ids(g->sampler, engine->model);
     *out = g;

@@ -5,36 +5,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "quant/law.h"
-
-typedef struct candidate {
-    float l; /* processed logit */
-    int32_t id;
-} candidate;
+#include "runtime/decode/row.h"
 
 struct fl_sampler {
     fl_sampler_config c;
     int64_t n_vocab;
     int n_workers;
     bool penalize;
-    uint8_t *banned;       /* [n_vocab] */
-    int32_t *count;        /* [n_vocab] in the text generated so far */
-    int32_t *ahead;        /* [n_workers][n_vocab] zeros between calls */
-    candidate *candidates; /* [n_workers][n_vocab] */
+    uint8_t *banned; /* [n_vocab] */
+    int32_t *bans;   /* [n_vocab] the banned ids */
+    int64_t n_bans;
+    int32_t *count; /* [n_vocab] in the text generated so far */
+    int32_t *seen;  /* [n_vocab] the ids with a count */
+    int64_t n_seen;
+    fl_row *rows; /* [n_workers] */
 };
 
-fl_status fl_sampler_create(fl_sampler **out, int64_t n_vocab, int n_workers, fl_err *err)
+fl_status fl_sampler_create(fl_sampler **out, const fl_kernels *k, int64_t n_vocab, int n_workers,
+                            fl_err *err)
 {
+    const size_t n = (size_t)n_vocab;
     fl_sampler *s = calloc(1, sizeof(*s));
     if (!s) return FL_FAIL(err, FL_E_NOMEM, 0, "sampler: out of memory");
     s->n_vocab = n_vocab;
-    s->n_workers = n_workers;
     s->c = (fl_sampler_config){.top_p = 1.0, .repetition = 1.0};
-    s->banned = calloc((size_t)n_vocab, 1);
-    s->count = calloc((size_t)n_vocab, sizeof(*s->count));
-    s->ahead = calloc((size_t)n_vocab * (size_t)n_workers, sizeof(*s->ahead));
-    s->candidates = malloc((size_t)n_vocab * (size_t)n_workers * sizeof(candidate));
-    if (!s->banned || !s->count || !s->ahead || !s->candidates) {
+    s->banned = calloc(n, 1);
+    s->bans = malloc(n * sizeof(*s->bans));
+    s->count = calloc(n, sizeof(*s->count));
+    s->seen = malloc(n * sizeof(*s->seen));
+    s->rows = calloc((size_t)n_workers, sizeof(*s->rows));
+    bool ok = s->banned && s->bans && s->count && s->seen && s->rows;
+    for (; ok && s->n_workers < n_workers; s->n_workers++)
+        ok = fl_row_create(&s->rows[s->n_workers], k, n_vocab);
+    if (!ok) {
         fl_sampler_destroy(&s);
         return FL_FAIL(err, FL_E_NOMEM, 0, "sampler: out of memory for %lld ids",
                        (long long)n_vocab);
@@ -43,15 +46,18 @@ fl_status fl_sampler_create(fl_sampler **out, int64_t n_vocab, int n_workers, fl
     return FL_OK;
 }
 
-void fl_sampler_destroy(fl_sampler **s)
+void fl_sampler_destroy(fl_sampler **sampler)
 {
-    if (!*s) return;
-    free((*s)->banned);
-    free((*s)->count);
-    free((*s)->ahead);
-    free((*s)->candidates);
-    free(*s);
-    *s = NULL;
+    fl_sampler *s = *sampler;
+    if (!s) return;
+    for (int i = 0; i < s->n_workers; i++) fl_row_destroy(&s->rows[i]);
+    free(s->rows);
+    free(s->banned);
+    free(s->bans);
+    free(s->count);
+    free(s->seen);
+    free(s);
+    *sampler = NULL;
 }
 
 fl_status fl_sampler_check(const fl_sampler_config *c, fl_err *err)
@@ -83,7 +89,8 @@ fl_status fl_sampler_configure(fl_sampler *s, const fl_sampler_config *c, fl_err
     s->c = *c;
     if (s->c.repetition == 0.0) s->c.repetition = 1.0;
     s->penalize = c->presence != 0.0 || c->frequency != 0.0 || s->c.repetition != 1.0;
-    memset(s->count, 0, (size_t)s->n_vocab * sizeof(*s->count));
+    for (int64_t i = 0; i < s->n_seen; i++) s->count[s->seen[i]] = 0;
+    s->n_seen = 0;
     return FL_OK;
 }
 
@@ -91,167 +98,82 @@ void fl_sampler_reseed(fl_sampler *s, uint64_t seed) { s->c.seed = seed; }
 
 void fl_sampler_count(fl_sampler *s, int32_t id)
 {
-    if (id >= 0 && id < s->n_vocab) s->count[id]++;
+    if (id < 0 || id >= s->n_vocab) return;
+    if (s->count[id]++ == 0) s->seen[s->n_seen++] = id;
 }
 
 void fl_sampler_ban(fl_sampler *s, int32_t id)
 {
-    if (id >= 0 && id < s->n_vocab) s->banned[id] = 1;
+    if (id < 0 || id >= s->n_vocab || s->banned[id]) return;
+    s->banned[id] = 1;
+    s->bans[s->n_bans++] = id;
 }
 
 bool fl_sampler_banned(const fl_sampler *s, int32_t id) { return s->banned[id] != 0; }
 
-/* ---- noise ---- */
-
-static uint64_t mix(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-double fl_gumbel_noise(uint64_t seed, int64_t pos, int32_t token)
-{
-    const uint64_t step = 0x9e3779b97f4a7c15u;
-    uint64_t h = mix(seed + step);
-    h = mix((h ^ (uint64_t)pos) + step);
-    h = mix((h ^ (uint32_t)token) + step);
-    const double u = ((double)(h >> 11) + 0.5) * 0x1p-53;
-    return -fl_law_log64(-fl_law_log64(u));
-}
-
-/* ---- candidates ---- */
-
-/* a before b: larger logit, lower id on ties. */
-static bool before(candidate a, candidate b) { return a.l > b.l || (a.l == b.l && a.id < b.id); }
-
-static void sift(candidate *h, int64_t n, int64_t i)
-{
-    for (;;) {
-        int64_t c = 2 * i + 1;
-        if (c >= n) return;
-        if (c + 1 < n && before(h[c + 1], h[c])) c++;
-        if (!before(h[c], h[i])) return;
-        const candidate t = h[i];
-        h[i] = h[c];
-        h[c] = t;
-        i = c;
-    }
-}
-
-/* Moves the best of the heap h[0 .. n) to h[n - 1]. */
-static void pop(candidate *h, int64_t n)
-{
-    const candidate t = h[0];
-    h[0] = h[n - 1];
-    h[n - 1] = t;
-    sift(h, n - 1, 0);
-}
-
-/* sum of E(l - max) in a fixed order. */
-static double mass(const candidate *c, int64_t n, float max)
-{
-    double sum = 0.0;
-    for (int64_t i = 0; i < n; i++) sum += fl_law_exp(c[i].l - max);
-    return sum;
-}
+/* ---- one row ---- */
 
 static float penalized(const fl_sampler_config *c, float l, int32_t count)
 {
-    if (count == 0) return l;
     l = l > 0.0f ? l / (float)c->repetition : l * (float)c->repetition;
     return l - (float)c->presence - (float)c->frequency * (float)count;
 }
 
-/* All ids that may be picked, with penalties and temperature applied. */
-static int64_t collect(const fl_sampler *s, const float *logits, const int32_t *ahead, candidate *c)
+/* `ahead`: n_ahead tokens that count as generated for this row alone. */
+static void penalize(const fl_sampler *s, const float *logits, const int32_t *ahead, int n_ahead,
+                     float *l)
 {
-    const float t = s->c.temp > 0.0 ? (float)s->c.temp : 1.0f;
-    int64_t n = 0;
-    for (int64_t i = 0; i < s->n_vocab; i++) {
-        if (s->banned[i]) continue;
-        float l = logits[i];
-        if (s->penalize) l = penalized(&s->c, l, s->count[i] + ahead[i]);
-        c[n++] = (candidate){l / t, (int32_t)i};
+    for (int64_t i = 0; i < s->n_seen; i++) {
+        const int32_t id = s->seen[i];
+        l[id] = penalized(&s->c, logits[id], s->count[id]);
     }
-    return n;
+    for (int i = 0; i < n_ahead; i++) {
+        const int32_t id = ahead[i];
+        int32_t count = s->count[id];
+        for (int j = 0; j < n_ahead; j++) count += ahead[j] == id;
+        l[id] = penalized(&s->c, logits[id], count);
+    }
 }
 
-/* Reduces c[0 .. n) to what top-k, top-p and min-p keep. *kept points to them. */
-static int64_t reduce(const fl_sampler *s, candidate *c, int64_t n, candidate **kept)
+static void ban(const fl_sampler *s, float *l)
 {
-    const bool by_k = s->c.top_k > 0 && s->c.top_k < n;
-    const bool by_p = s->c.top_p < 1.0;
-    *kept = c;
-    if (!by_k && !by_p && s->c.min_p <= 0.0) return n;
-
-    for (int64_t i = n / 2; i-- > 0;) sift(c, n, i);
-    const float max = c[0].l;
-    const float floor_l = s->c.min_p > 0.0 ? max + (float)fl_law_log64(s->c.min_p) : -INFINITY;
-    const int64_t limit = by_k ? s->c.top_k : n;
-    /* top-p counts within what top-k keeps; so with both, the top k are taken out first. */
-    double total = 0.0;
-    int64_t out = 0;
-    if (by_p && by_k) {
-        for (; out < limit; out++) pop(c, n - out);
-        total = mass(c + n - out, out, max);
-    } else if (by_p) {
-        total = mass(c, n, max);
-    }
-    /* Popped candidates lie at the end, best last. */
-    double sum = 0.0;
-    int64_t keep = 0;
-    while (keep < limit && !(by_p && keep > 0 && sum >= s->c.top_p * total)) {
-        if (keep == out) pop(c, n - out++);
-        const candidate x = c[n - 1 - keep];
-        if (x.l < floor_l) break;
-        sum += fl_law_exp(x.l - max);
-        keep++;
-    }
-    *kept = c + n - keep;
-    return keep;
+    for (int64_t i = 0; i < s->n_bans; i++) l[s->bans[i]] = -INFINITY;
 }
 
-/* Softmax probability of one id among all that are not banned, at temperature 1. */
-static float raw_probability(const fl_sampler *s, const float *logits, int32_t id)
+/* From logits to the processed distribution and its candidates. */
+static void process(const fl_sampler *s, fl_row *r, const float *logits, const int32_t *ahead,
+                    int n_ahead)
 {
-    float max = -INFINITY;
-    for (int64_t i = 0; i < s->n_vocab; i++)
-        if (!s->banned[i] && logits[i] > max) max = logits[i];
-    double sum = 0.0;
-    for (int64_t i = 0; i < s->n_vocab; i++)
-        if (!s->banned[i]) sum += fl_law_exp(logits[i] - max);
-    return (float)((double)fl_law_exp(logits[id] - max) / sum);
+    const bool greedy = s->c.temp <= 0.0;
+    memcpy(r->l, logits, (size_t)s->n_vocab * sizeof(*logits));
+    if (s->penalize) penalize(s, logits, ahead, n_ahead, r->l);
+    fl_row_scale(r, greedy ? 1.0f : (float)s->c.temp);
+    ban(s, r->l);
+    fl_row_rank(r);
+    if (greedy)
+        fl_row_keep(r, 0, 1.0, 0.0);
+    else
+        fl_row_keep(r, s->c.top_k, s->c.top_p, s->c.min_p);
 }
 
-/* `ahead`: n_ahead tokens that count as generated for this pick alone. */
+/* Softmax probability of one id among all that are not banned, at temperature 1. Takes the row. */
+static float raw_probability(const fl_sampler *s, fl_row *r, const float *logits, int32_t id)
+{
+    memcpy(r->l, logits, (size_t)s->n_vocab * sizeof(*logits));
+    ban(s, r->l);
+    fl_row_rank(r);
+    fl_row_keep(r, 0, 1.0, 0.0);
+    return (float)((double)fl_law_exp(logits[id] - r->max) / r->mass);
+}
+
 static fl_pick pick(fl_sampler *s, const float *logits, int64_t pos, const int32_t *ahead,
                     int n_ahead, int worker)
 {
-    candidate *c = s->candidates + worker * s->n_vocab, *kept = c;
-    int32_t *count = s->ahead + worker * s->n_vocab;
-    for (int i = 0; i < n_ahead; i++) count[ahead[i]]++;
-    int64_t n = collect(s, logits, count, c);
-    for (int i = 0; i < n_ahead; i++) count[ahead[i]]--;
-    assert(n > 0);
-    if (s->c.temp > 0.0) n = reduce(s, c, n, &kept);
-
-    candidate top = kept[0], best = kept[0];
-    double best_score = -INFINITY;
-    for (int64_t i = 0; i < n; i++) {
-        const candidate x = kept[i];
-        if (before(x, top)) top = x;
-        if (s->c.temp <= 0.0) continue;
-        const double score = (double)x.l + fl_gumbel_noise(s->c.seed, pos, x.id);
-        if (score > best_score || (score == best_score && x.id < best.id)) {
-            best_score = score;
-            best = x;
-        }
-    }
-    if (s->c.temp <= 0.0) best = top;
-    if (s->c.raw_confidence) return (fl_pick){best.id, raw_probability(s, logits, best.id)};
-    const double p = (double)fl_law_exp(best.l - top.l) / mass(kept, n, top.l);
-    return (fl_pick){best.id, (float)p};
+    fl_row *r = &s->rows[worker];
+    process(s, r, logits, ahead, n_ahead);
+    const int32_t id = s->c.temp > 0.0 ? fl_row_race(r, s->c.seed, pos) : r->top;
+    if (s->c.raw_confidence) return (fl_pick){id, raw_probability(s, r, logits, id)};
+    return (fl_pick){id, (float)((double)fl_law_exp(r->l[id] - r->max) / r->mass)};
 }
 
 fl_pick fl_sampler_pick(fl_sampler *s, const float *logits, int64_t pos, int worker)

@@ -3,7 +3,9 @@
 
 #include <stdbool.h>
 
+#include "kernels/kernels.h"
 #include "runtime/base/pool.h"
+#include "runtime/decode/noise.h"
 
 /* From logits to a token and its confidence.
  *
@@ -36,9 +38,10 @@ typedef struct fl_pick {
 
 typedef struct fl_sampler fl_sampler;
 
-/* Scratch for `n_workers` rows of n_vocab logits at once; nothing allocates afterwards. */
-FL_CHECKED fl_status fl_sampler_create(fl_sampler **out, int64_t n_vocab, int n_workers,
-                                       fl_err *err);
+/* Scratch for `n_workers` rows of n_vocab logits at once, 24 bytes an id and row; nothing allocates
+ * afterwards. The kernels are borrowed; the picks do not depend on their tier. */
+FL_CHECKED fl_status fl_sampler_create(fl_sampler **out, const fl_kernels *k, int64_t n_vocab,
+                                       int n_workers, fl_err *err);
 void fl_sampler_destroy(fl_sampler **s);
 /* FL_E_ARG names the option that is out of range. */
 FL_CHECKED fl_status fl_sampler_check(const fl_sampler_config *c, fl_err *err);
@@ -58,9 +61,5 @@ fl_pick fl_sampler_pick(fl_sampler *s, const float *logits, int64_t pos, int wor
  * tokens that are not final; for row i the first i of them count as generated. */
 void fl_sampler_pick_rows(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
                           const int32_t *ahead, int n, fl_pick *out);
-
-/* The keyed noise: splitmix64's finalizer over the chained keys gives 53 bits, u = (bits + 0.5) /
- * 2^53, G = -log(-log(u)). */
-double fl_gumbel_noise(uint64_t seed, int64_t pos, int32_t token);
 
 #endif

@@ -6,11 +6,18 @@
 
 enum { V = 16 };
 
+static const fl_kernels *kernels(const char *tier)
+{
+    static fl_kernels k;
+    assert_true(fl_kernels_init(&k, tier));
+    return &k;
+}
+
 static fl_sampler *make(const fl_sampler_config *c)
 {
     fl_err err = {0};
     fl_sampler *s = NULL;
-    ASSERT_OK(fl_sampler_create(&s, V, 2, &err));
+    ASSERT_OK(fl_sampler_create(&s, kernels(NULL), V, 2, &err));
     ASSERT_OK(fl_sampler_configure(s, c, &err));
     return s;
 }
@@ -87,14 +94,175 @@ static void noise_gives_the_softmax(void **state)
     fl_sampler_destroy(&s);
 }
 
+static double gumbel(uint64_t seed, int64_t pos, int32_t token)
+{
+    return fl_noise_gumbel(fl_noise_bits(fl_noise_key(seed, pos), token));
+}
+
 static void same_keys_give_the_same_noise(void **state)
 {
     (void)state;
-    assert_true(fl_gumbel_noise(1, 2, 3) == fl_gumbel_noise(1, 2, 3));
-    assert_true(fl_gumbel_noise(1, 2, 3) != fl_gumbel_noise(2, 2, 3));
-    assert_true(fl_gumbel_noise(1, 2, 3) != fl_gumbel_noise(1, 3, 3));
-    assert_true(fl_gumbel_noise(1, 2, 3) != fl_gumbel_noise(1, 2, 4));
-    assert_true(fl_gumbel_noise(1, 2, 3) != fl_gumbel_noise(1, 3, 2));
+    assert_true(gumbel(1, 2, 3) == gumbel(1, 2, 3));
+    assert_true(gumbel(1, 2, 3) != gumbel(2, 2, 3));
+    assert_true(gumbel(1, 2, 3) != gumbel(1, 3, 3));
+    assert_true(gumbel(1, 2, 3) != gumbel(1, 2, 4));
+    assert_true(gumbel(1, 2, 3) != gumbel(1, 3, 2));
+}
+
+static void noise_is_finite_and_rises_with_its_bits(void **state)
+{
+    (void)state;
+    const uint64_t most = ((uint64_t)1 << 52) - 1;
+    assert_true(fl_noise_uniform(0) == 0x1p-53);
+    assert_true(fl_noise_uniform(most) == 1.0 - 0x1p-53);
+    assert_true(fabs(fl_noise_gumbel(most) - 53.0 * log(2.0)) < 1e-12);
+    assert_true(fabs(fl_noise_gumbel(0) + log(53.0 * log(2.0))) < 1e-12);
+    double last = -100.0;
+    for (int i = 0; i < 52; i++) {
+        assert_true(fl_noise_gumbel(((uint64_t)1 << i) - 1) > last);
+        last = fl_noise_gumbel(((uint64_t)1 << i) - 1);
+    }
+    for (int i = 0; i < 1000; i++) assert_true(fl_noise_bits(fl_noise_key(1, 2), i) <= most);
+}
+
+/* ---- the plain way, for comparison ---- */
+
+enum { W = 3001 };
+typedef struct plain_id {
+    double l;
+    int id;
+} plain_id;
+
+static int by_falling_logit(const void *a, const void *b)
+{
+    const plain_id *x = a, *y = b;
+    if (x->l != y->l) return x->l < y->l ? 1 : -1;
+    return x->id - y->id;
+}
+
+/* Process and pick by the definition: sort, cut, a look at every candidate. */
+static fl_pick plain_pick(const fl_sampler_config *c, const float *l, const int *count, int banned,
+                          int64_t pos)
+{
+    static plain_id p[W];
+    int n = 0;
+    for (int i = 0; i < W; i++) {
+        float x = l[i];
+        if (i % banned == 0) continue;
+        if (count[i]) {
+            x = x > 0.0f ? x / (float)c->repetition : x * (float)c->repetition;
+            x = x - (float)c->presence - (float)c->frequency * (float)count[i];
+        }
+        p[n++] = (plain_id){c->temp > 0.0 ? x / (float)c->temp : x, i};
+    }
+    qsort(p, (size_t)n, sizeof(*p), by_falling_logit);
+    if (c->temp > 0.0) {
+        if (c->top_k > 0 && c->top_k < n) n = (int)c->top_k;
+        double total = 0.0, sum = 0.0;
+        for (int i = 0; i < n; i++) total += exp(p[i].l - p[0].l);
+        int keep = 0;
+        while (keep < n && (c->top_p >= 1.0 || sum < c->top_p * total) &&
+               p[keep].l >= p[0].l + log(c->min_p))
+            sum += exp(p[keep++].l - p[0].l);
+        n = keep;
+    }
+    double total = 0.0, best = -INFINITY;
+    int at = 0;
+    for (int i = 0; i < n; i++) {
+        total += exp(p[i].l - p[0].l);
+        const double score = p[i].l + gumbel(c->seed, pos, p[i].id);
+        if (c->temp <= 0.0 || score <= best) continue;
+        best = score;
+        at = i;
+    }
+    return (fl_pick){p[at].id, (float)(exp(p[at].l - p[0].l) / total)};
+}
+
+static double uniform(void)
+{
+    static uint64_t x = 1;
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    return ((double)(x >> 12) + 0.5) * 0x1p-52;
+}
+
+/* Every kind of cut, on flat, bell-shaped and peaked rows, on every tier: the pick is that of the
+ * plain way, the confidence too, and the tiers agree to the bit. */
+static void picks_are_those_of_the_plain_way_on_every_tier(void **state)
+{
+    (void)state;
+    static const double temps[] = {0.0, 0.3, 1.0, 5.0}, top_ps[] = {1.0, 0.97, 0.5},
+                        min_ps[] = {0.0, 0.02};
+    static const int64_t top_ks[] = {0, 1, 40, 2900, 1000000};
+    static float l[W];
+    static int count[W];
+    fl_err err = {0};
+    int picked[W] = {0};
+    for (int round = 0; round < 4 * 3 * 2 * 5 * 3; round++) {
+        const int shape = round % 3;
+        fl_sampler_config c = {.temp = temps[round / 3 % 4],
+                               .top_p = top_ps[round / 12 % 3],
+                               .min_p = min_ps[round / 36 % 2],
+                               .top_k = top_ks[round / 72],
+                               .seed = (uint64_t)round,
+                               .presence = shape ? 0.5 : 0.0,
+                               .frequency = shape ? 0.25 : 0.0,
+                               .repetition = shape ? 1.25 : 1.0};
+        const int banned = 7 + round % 5;
+        for (int i = 0; i < W; i++) {
+            count[i] = 0;
+            l[i] = (float)(sqrt(-2.0 * log(uniform())) * cos(6.283 * uniform()));
+            if (shape == 0) l[i] = (float)(i / 100); /* ties */
+            if (shape == 2) l[i] *= 9.0f;
+        }
+        fl_sampler *s[2] = {NULL, NULL};
+        for (int t = 0; t < 2; t++) {
+            ASSERT_OK(fl_sampler_create(&s[t], kernels(t ? NULL : "reference"), W, 1, &err));
+            for (int i = 0; i < W; i += banned) fl_sampler_ban(s[t], i);
+            ASSERT_OK(fl_sampler_configure(s[t], &c, &err));
+        }
+        for (int i = 0; i < 300; i++) {
+            const int id = (int)(uniform() * 100.0);
+            count[id]++;
+            for (int t = 0; t < 2; t++) fl_sampler_count(s[t], id);
+        }
+        for (int64_t pos = 0; pos < 6; pos++) {
+            const fl_pick want = plain_pick(&c, l, count, banned, pos);
+            const fl_pick a = fl_sampler_pick(s[0], l, pos, 0);
+            const fl_pick b = fl_sampler_pick(s[1], l, pos, 0);
+            assert_int_equal(a.token, want.token);
+            assert_int_equal(b.token, want.token);
+            assert_true(fabsf(a.confidence - want.confidence) <= 2e-6f * want.confidence);
+            assert_memory_equal(&a.confidence, &b.confidence, sizeof(float));
+            picked[want.token]++;
+        }
+        for (int t = 0; t < 2; t++) fl_sampler_destroy(&s[t]);
+    }
+    int distinct = 0;
+    for (int i = 0; i < W; i++) distinct += picked[i] > 0;
+    assert_true(distinct > 200);
+}
+
+/* Temperatures and logits at the ends of what floats hold. */
+static void extreme_rows_give_a_finite_confidence(void **state)
+{
+    (void)state;
+    static const double temps[] = {0.0, 1e-30, 1e-6, 100.0};
+    float l[V];
+    for (size_t t = 0; t < sizeof temps / sizeof *temps; t++)
+        for (int k = 0; k < 3; k++) {
+            fl_sampler *s = make(&(fl_sampler_config){.temp = temps[t],
+                                                      .top_p = k == 1 ? 0.9 : 1.0,
+                                                      .top_k = k == 2 ? 5 : 0,
+                                                      .repetition = 10.0});
+            for (int i = 0; i < V; i++) l[i] = (float)i * 1e-3f;
+            l[3] = -3.3e38f;
+            l[4] = 3.3e38f;
+            fl_sampler_count(s, 3);
+            const fl_pick p = fl_sampler_pick(s, l, 7, 0);
+            assert_int_equal(p.token, 4);
+            assert_true(p.confidence == 1.0f);
+            fl_sampler_destroy(&s);
+        }
 }
 
 /* Ids that can come out under a configuration, as a bit mask. */
@@ -307,6 +475,9 @@ int main(void)
         cmocka_unit_test(bans_come_before_the_softmax),
         cmocka_unit_test(noise_gives_the_softmax),
         cmocka_unit_test(same_keys_give_the_same_noise),
+        cmocka_unit_test(noise_is_finite_and_rises_with_its_bits),
+        cmocka_unit_test(picks_are_those_of_the_plain_way_on_every_tier),
+        cmocka_unit_test(extreme_rows_give_a_finite_confidence),
         cmocka_unit_test(filters_keep_what_they_should),
         cmocka_unit_test(confidence_is_that_of_the_processed_or_the_raw_distribution),
         cmocka_unit_test(penalties_follow_their_formula),

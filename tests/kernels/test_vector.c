@@ -127,6 +127,46 @@ static void test_vector_nan(void **state)
     }
 }
 
+/* The sum, with and without its terms, also in front of memory that is not the row's. */
+static void test_exp_sum(void **state)
+{
+    (void)state;
+    fl_kernels tier[FL_MAX_TIERS + 1], ref;
+    const int n_tiers = fl_tiers_present(tier);
+    assert_true(fl_kernels_init(&ref, "reference"));
+    static input in;
+    static float x[4096];
+    for (int l = 0; l < N_LENGTHS; l++) {
+        fill(&in, lengths[l], 1);
+        float max = in.x[0];
+        double sum = 0.0;
+        for (int i = 1; i < in.n; i++) max = in.x[i] > max ? in.x[i] : max;
+        if (in.n > 20) in.x[3] = -INFINITY; /* a banned id */
+        for (int i = 0; i < in.n; i++) sum += exp((double)in.x[i] - max);
+        float *e = fl_guard_new(in.n), *want = fl_guard_new(in.n);
+        const double got = ref.exp_sum(in.x, in.n, max, want);
+        assert_true(fabs(got - sum) <= 3e-7 * sum);
+        for (int i = 0; i < in.n; i++) assert_true(want[i] == fl_law_exp(in.x[i] - max));
+        for (int t = 0; t < n_tiers; t++) {
+            const double a = tier[t].exp_sum(in.x, in.n, max, e);
+            const double b = tier[t].exp_sum(in.x, in.n, max, NULL);
+            fl_guard_check(e, in.n, "exp_sum");
+            assert_memory_equal(&a, &got, sizeof(got));
+            assert_memory_equal(&b, &got, sizeof(got));
+            fl_same_bits(e, want, in.n, tier[t].name, "exp_sum");
+        }
+        fl_guard_free(e);
+        fl_guard_free(want);
+    }
+    /* The order is the law's: what a lane has absorbed shows. */
+    for (int i = 0; i < 4096; i++) x[i] = i % 3 ? -38.0f : 0.0f;
+    double lane[16] = {0};
+    for (int i = 0; i < 4096; i++) lane[i % 16] += (double)fl_law_exp(x[i]);
+    for (int half = 8; half > 0; half /= 2)
+        for (int j = 0; j < half; j++) lane[j] += lane[j + half];
+    assert_true(ref.exp_sum(x, 4096, 0.0f, NULL) == lane[0]);
+}
+
 static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
 static void test_vector_accuracy(void **state)
@@ -216,8 +256,11 @@ static void test_act_quantize_refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vector_accuracy),      cmocka_unit_test(test_vector_tiers),
-        cmocka_unit_test(test_vector_nan),           cmocka_unit_test(test_act_quantize_tiers),
+        cmocka_unit_test(test_exp_sum),
+        cmocka_unit_test(test_vector_accuracy),
+        cmocka_unit_test(test_vector_tiers),
+        cmocka_unit_test(test_vector_nan),
+        cmocka_unit_test(test_act_quantize_tiers),
         cmocka_unit_test(test_act_quantize_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,232 @@
+#include "runtime/decode/row.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "runtime/decode/noise.h"
+
+enum { GROUP = 64 };
+
+static int64_t n_groups(const fl_row *r) { return (r->n + GROUP - 1) / GROUP; }
+
+bool fl_row_create(fl_row *r, const fl_kernels *k, int64_t n)
+{
+    *r = (fl_row){.k = k, .n = n};
+    r->l = malloc((size_t)n * sizeof(*r->l));
+    r->top_of = malloc((size_t)n_groups(r) * sizeof(*r->top_of));
+    r->kept = malloc((size_t)n * sizeof(*r->kept));
+    r->heap = malloc((size_t)n * sizeof(*r->heap));
+    r->e = malloc((size_t)n * sizeof(*r->e));
+    return r->l && r->top_of && r->kept && r->heap && r->e;
+}
+
+void fl_row_destroy(fl_row *r)
+{
+    free(r->l);
+    free(r->top_of);
+    free(r->kept);
+    free(r->heap);
+    free(r->e);
+    *r = (fl_row){0};
+}
+
+void fl_row_scale(fl_row *r, float temp)
+{
+    const float most = 3e38f;
+    float *l = r->l;
+    if (temp != 1.0f)
+        for (int64_t i = 0; i < r->n; i++) l[i] /= temp;
+    for (int64_t i = 0; i < r->n; i++) {
+        const float v = l[i] > most ? most : l[i];
+        l[i] = v < -most ? -most : v;
+    }
+}
+
+static float largest(const float *l, int64_t n)
+{
+    float m[16], best = l[0];
+    int64_t i = 0;
+    if (n >= 16) {
+        for (int j = 0; j < 16; j++) m[j] = l[j];
+        for (i = 16; i + 16 <= n; i += 16)
+            for (int j = 0; j < 16; j++) m[j] = l[i + j] > m[j] ? l[i + j] : m[j];
+        for (int j = 0; j < 16; j++) best = m[j] > best ? m[j] : best;
+    }
+    for (; i < n; i++) best = l[i] > best ? l[i] : best;
+    return best;
+}
+
+void fl_row_rank(fl_row *r)
+{
+    int64_t best = 0;
+    for (int64_t g = 0; g < n_groups(r); g++) {
+        const int64_t i = g * GROUP;
+        r->top_of[g] = largest(r->l + i, r->n - i < GROUP ? r->n - i : GROUP);
+        if (r->top_of[g] > r->top_of[best]) best = g;
+    }
+    int64_t i = best * GROUP;
+    r->max = r->top_of[best];
+    assert(r->max > -INFINITY);
+    while (r->l[i] != r->max) i++;
+    r->top = (int32_t)i;
+}
+
+/* ---- candidates by falling logit, a band of logits at a time ---- */
+
+/* a before b: larger logit, lower id on ties. */
+static bool before(fl_candidate a, fl_candidate b)
+{
+    return a.l > b.l || (a.l == b.l && a.id < b.id);
+}
+
+static void sift(fl_candidate *h, int64_t n, int64_t i)
+{
+    for (;;) {
+        int64_t c = 2 * i + 1;
+        if (c >= n) return;
+        if (c + 1 < n && before(h[c + 1], h[c])) c++;
+        if (!before(h[c], h[i])) return;
+        const fl_candidate t = h[i];
+        h[i] = h[c];
+        h[c] = t;
+        i = c;
+    }
+}
+
+/* The candidates not given yet: those of one band lie in the row's heap, all below `low` are still
+ * to be looked for. Bands double in width: a few suffice for any spread. */
+typedef struct falling {
+    fl_row *r;
+    int64_t n; /* in the heap */
+    float low, width;
+} falling;
+
+static void next_band(falling *f)
+{
+    fl_row *r = f->r;
+    const float high = f->low;
+    f->low = f->width < 1e30f ? r->max - f->width : -INFINITY;
+    f->width *= 2.0f;
+    for (int64_t g = 0; g < n_groups(r); g++) {
+        if (r->top_of[g] < f->low || r->top_of[g] == -INFINITY) continue;
+        const int64_t end = (g + 1) * GROUP < r->n ? (g + 1) * GROUP : r->n;
+        for (int64_t i = g * GROUP; i < end; i++)
+            if (r->l[i] >= f->low && r->l[i] < high && r->l[i] > -INFINITY)
+                r->heap[f->n++] = (fl_candidate){r->l[i], (int32_t)i};
+    }
+    for (int64_t i = f->n / 2; i-- > 0;) sift(r->heap, f->n, i);
+}
+
+/* False when no candidate is left. */
+static bool next(falling *f, fl_candidate *out)
+{
+    while (f->n == 0) {
+        if (f->low == -INFINITY) return false;
+        next_band(f);
+    }
+    *out = f->r->heap[0];
+    f->r->heap[0] = f->r->heap[--f->n];
+    sift(f->r->heap, f->n, 0);
+    return true;
+}
+
+/* ---- what is kept ---- */
+
+/* E(l - max); the same number either way. */
+static float weight(const fl_row *r, fl_candidate c)
+{
+    return r->has_e ? r->e[c.id] : fl_law_exp(c.l - r->max);
+}
+
+static double sum_all(fl_row *r)
+{
+    r->has_e = true;
+    return r->k->exp_sum(r->l, r->n, r->max, r->e);
+}
+
+/* Shortens kept to its first ones: until `goal` is reached, and none below `least`. */
+static void trim(fl_row *r, double goal, float least)
+{
+    double sum = 0.0;
+    int64_t n = 0;
+    while (n < r->n_kept && sum < goal && r->kept[n].l >= least)
+        sum += (double)weight(r, r->kept[n++]);
+    r->n_kept = n;
+    r->mass = sum;
+}
+
+void fl_row_keep(fl_row *r, int64_t top_k, double top_p, double min_p)
+{
+    const bool by_k = top_k > 0 && top_k < r->n, by_p = top_p < 1.0;
+    r->n_kept = -1;
+    r->has_e = false;
+    if (!by_k && !by_p && min_p <= 0.0) {
+        r->mass = sum_all(r);
+        return;
+    }
+    const float least = min_p > 0.0 ? r->max + (float)fl_law_log64(min_p) : -INFINITY;
+    /* Top-p counts within what top-k keeps: with both, all k are taken first. */
+    const bool both = by_k && by_p;
+    const double goal = by_p && !by_k ? top_p * r->k->exp_sum(r->l, r->n, r->max, NULL) : INFINITY;
+    const int64_t limit = by_k ? top_k : r->n;
+    falling f = {r, 0, INFINITY, 2.0f};
+    fl_candidate c;
+    r->n_kept = 0;
+    r->mass = 0.0;
+    while (r->n_kept < limit && r->mass < goal && next(&f, &c)) {
+        if (!both && c.l < least) break;
+        r->kept[r->n_kept++] = c;
+        r->mass += (double)weight(r, c);
+    }
+    if (both) trim(r, top_p * r->mass, least);
+}
+
+/* ---- the pick ---- */
+
+typedef struct best {
+    int32_t id;
+    double score;
+} best;
+
+static void race_one(best *b, uint64_t key, int32_t id, float l)
+{
+    const double score = (double)l + fl_noise_gumbel(fl_noise_bits(key, id));
+    if (score < b->score || (score == b->score && id >= b->id)) return;
+    *b = (best){id, score};
+}
+
+/* With u the uniform of an id, it wins only if -log(u) <= e^(l - best), and -log(u) > 1 - u: most
+ * ids drop out before any logarithm. reach is e^(max - best) in units of 2^-52, with room for the
+ * rounding of E, the weight of the id. */
+static double reach(const fl_row *r, const best *b)
+{
+    return fl_law_exp64((double)r->max - b->score) * (1.0 + 0x1p-12) * 0x1p52;
+}
+
+static bool can_win(uint64_t key, int32_t id, float id_weight, double most)
+{
+    const int64_t left = (int64_t)(((uint64_t)1 << 52) - fl_noise_bits(key, id));
+    return (double)left - 0.5 <= (double)id_weight * most;
+}
+
+int32_t fl_row_race(const fl_row *r, uint64_t seed, int64_t pos)
+{
+    const uint64_t key = fl_noise_key(seed, pos);
+    best b = {INT32_MAX, -INFINITY};
+    race_one(&b, key, r->top, r->max);
+    double most = reach(r, &b);
+    for (int64_t i = 1; i < r->n_kept; i++) {
+        const fl_candidate c = r->kept[i];
+        if (!can_win(key, c.id, weight(r, c), most)) continue;
+        race_one(&b, key, c.id, c.l);
+        most = reach(r, &b);
+    }
+    if (r->n_kept >= 0) return b.id;
+    for (int64_t i = 0; i < r->n; i++) {
+        if (!can_win(key, (int32_t)i, r->e[i], most) || r->l[i] == -INFINITY) continue;
+        race_one(&b, key, (int32_t)i, r->l[i]);
+        most = reach(r, &b);
+    }
+    return b.id;
+}
