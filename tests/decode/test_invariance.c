@@ -5,43 +5,25 @@
 
 #include "runtime/decode/generate.h"
 #include "tests/support/engine.h"
+#include "tests/support/files.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
 enum { N_PROMPT = 80, N_OUT = 16, N_KINDS = 6 };
 
-static char *dir, *path;
 static uint32_t kv_type;
 
-static int make_file(void **state)
+static int setup_f16(void **state)
 {
-    (void)state;
     kv_type = FL_TYPE_F16;
-    fl_make m = fl_make_default();
-    m.arch = "clover_moe";
-    m.type = FL_TYPE_Q4_K;
-    m.n_layer = m.interval = 2;
-    m.n_vocab = 320;
-    dir = fl_tmp_make();
-    path = fl_tmp_path(dir, "m.gguf");
-    fl_make_gguf(&m, path);
-    return 0;
+    return fl_files_setup_model(state);
 }
 
-static int make_file_q8_0(void **state)
+static int setup_q8_0(void **state)
 {
-    make_file(state);
     kv_type = FL_TYPE_Q8_0;
-    return 0;
-}
-
-static int remove_file(void **state)
-{
-    (void)state;
-    free(path);
-    fl_tmp_remove(dir);
-    return 0;
+    return fl_files_setup_model(state);
 }
 
 /* Kind 0 AR greedy, 1 AR sampled; 2, 3 the same by blocks; 4, 5 by speculation. */
@@ -66,7 +48,7 @@ static void run_all(const fl_engine_params *p, bool backwards, int32_t out[N_KIN
     fl_generator *g = NULL;
     int32_t prompt[N_PROMPT];
     for (int i = 0; i < N_PROMPT; i++) prompt[i] = 'a' + (i * 7 + i / 9) % 26;
-    fl_loaded l = fl_load(path, p);
+    fl_loaded l = fl_load(fl_files.gguf, p);
     ASSERT_OK(fl_generator_create(&g, l.engine, &err));
     for (int i = 0; i < N_KINDS; i++) {
         const int kind = backwards ? N_KINDS - 1 - i : i;
@@ -95,21 +77,6 @@ static fl_engine_params params_of(int threads, int64_t chunk)
     return p;
 }
 
-/* --vram that leaves room for `percent` of the experts, at least the minimum. */
-static uint64_t budget(const fl_engine_params *p, int percent)
-{
-    fl_err err = {0};
-    fl_model *m = NULL;
-    fl_engine *e = NULL;
-    ASSERT_OK(fl_model_open(&m, path, &err));
-    ASSERT_OK(fl_engine_open(&e, m, p, &err));
-    uint64_t cap = e->plan.fixed_bytes + e->plan.expert_bytes * (uint64_t)percent / 100;
-    if (cap < e->plan.min_device_cap) cap = e->plan.min_device_cap;
-    fl_engine_close(&e);
-    fl_model_close(&m);
-    return cap;
-}
-
 static void text_does_not_depend_on_budget_threads_or_chunks(void **state)
 {
     (void)state;
@@ -129,7 +96,7 @@ static void text_does_not_depend_on_budget_threads_or_chunks(void **state)
     const size_t n_cases = kv_type == FL_TYPE_F16 ? sizeof(cases) / sizeof(*cases) : 2;
     for (size_t i = 0; i < n_cases; i++) {
         p = params_of(cases[i].threads, cases[i].chunk);
-        p.vram = budget(&p, cases[i].percent);
+        p.vram = fl_vram_for(fl_files.gguf, &p, cases[i].percent);
         p.io = i % 2 ? "pread" : NULL;
         run_all(&p, i % 2, got, &stats);
         assert_true(stats.missed > 0);
@@ -157,6 +124,6 @@ int main(void)
         cmocka_unit_test(text_does_not_depend_on_budget_threads_or_chunks),
         cmocka_unit_test(text_does_not_depend_on_the_cpu_tier),
     };
-    return cmocka_run_group_tests(tests, make_file, remove_file) +
-           cmocka_run_group_tests_name("q8_0", tests, make_file_q8_0, remove_file);
+    return cmocka_run_group_tests(tests, setup_f16, fl_files_teardown) +
+           cmocka_run_group_tests_name("q8_0", tests, setup_q8_0, fl_files_teardown);
 }

@@ -1,7 +1,6 @@
 /* Damaged and hostile files against everything that opens a model: one error line or a normal
  * load, never a crash, a hang or a large allocation. FL_TEST_LONG=1: forty times the flips. */
 #include <fcntl.h>
-#include <malloc.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,104 +8,38 @@
 #include "runtime/base/file.h"
 #include "runtime/model/model.h"
 #include "tests/support/bytes.h"
+#include "tests/support/files.h"
+#include "tests/support/heap.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
-/* ---- every allocation of the process is counted --------------------------------------------- */
-
-/* volatile: the compiler believes that malloc changes no variable of ours. */
-static volatile int64_t heap_now, heap_peak;
-
-static void count(int64_t change)
-{
-    const int64_t now = __atomic_add_fetch(&heap_now, change, __ATOMIC_RELAXED);
-    if (now > heap_peak) heap_peak = now;
-}
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-
-int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *, size_t),
-                                              void (*on_free)(const volatile void *));
-size_t __sanitizer_get_allocated_size(const volatile void *p);
-
-static void on_malloc(const volatile void *p, size_t n)
-{
-    (void)p;
-    count((int64_t)n);
-}
-static void on_free(const volatile void *p)
-{
-    if (p) count(-(int64_t)__sanitizer_get_allocated_size(p));
-}
-static void count_heap(void)
-{
-    assert_true(__sanitizer_install_malloc_and_free_hooks(on_malloc, on_free) > 0);
-}
-
-#else
-
-/* glibc takes these definitions instead of its own, for its own calls and those of all libraries.
- */
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *p, size_t n);
-void __libc_free(void *p);
-
-void *malloc(size_t n)
-{
-    void *p = __libc_malloc(n);
-    if (p) count((int64_t)malloc_usable_size(p));
-    return p;
-}
-void *calloc(size_t n, size_t size)
-{
-    void *p = __libc_calloc(n, size);
-    if (p) count((int64_t)malloc_usable_size(p));
-    return p;
-}
-void *realloc(void *old, size_t n)
-{
-    const int64_t was = old ? (int64_t)malloc_usable_size(old) : 0;
-    void *p = __libc_realloc(old, n);
-    /* While it moves, both stand side by side. */
-    if (p) count((int64_t)malloc_usable_size(p));
-    if (p || n == 0) count(-was);
-    return p;
-}
-void free(void *p)
-{
-    if (p) count(-(int64_t)malloc_usable_size(p));
-    __libc_free(p);
-}
-static void count_heap(void) {}
-
-#endif
+/* ---- memory ---- */
 
 static void the_counter_counts(void **state)
 {
     (void)state;
-    const int64_t before = heap_now;
-    heap_peak = before;
+    const int64_t before = fl_heap_now();
+    fl_heap_mark();
     void *volatile p = malloc(10 << 20);
-    assert_true(heap_now - before >= 10 << 20);
+    assert_true(fl_heap_now() - before >= 10 << 20);
     free(p);
-    assert_true(heap_now - before < 1 << 20);
-    assert_true(heap_peak - before >= 10 << 20);
+    assert_true(fl_heap_now() - before < 1 << 20);
+    assert_true(fl_heap_peak() - before >= 10 << 20);
     p = calloc(3, 1 << 20);
     p = realloc(p, 5 << 20);
-    assert_true(heap_now - before >= 5 << 20);
-    assert_true(heap_now - before < 6 << 20);
+    assert_true(fl_heap_now() - before >= 5 << 20);
+    assert_true(fl_heap_now() - before < 6 << 20);
     free(p);
     char *text = NULL; /* allocated inside the C library */
     assert_true(asprintf(&text, "%*d", 2 << 20, 1) > 0);
-    assert_true(heap_now - before >= 2 << 20);
+    assert_true(fl_heap_now() - before >= 2 << 20);
     free(text);
 }
 
 /* ---- one try -------------------------------------------------------------------------------- */
 
-static char *dir, *gguf, *folder, *st;
+static char *st; /* the weights of fl_files.folder */
 
 enum { SECONDS_PER_TRY = 60, HEAP_MARGIN = 64 << 20 };
 
@@ -134,43 +67,37 @@ static fl_status try_open(const char *path, uint64_t file_bytes, const char *wha
 {
     fl_err err = {0};
     fl_model *m = NULL;
-    const int64_t before = heap_now;
-    heap_peak = before;
+    const int64_t before = fl_heap_now();
+    fl_heap_mark();
     alarm(SECONDS_PER_TRY);
     const fl_status s = fl_model_open(&m, path, &err);
     if (s == FL_OK) check_extents(m->index);
-    const int64_t took = heap_peak - before;
+    const int64_t took = fl_heap_peak() - before;
     fl_model_close(&m);
     alarm(0);
     if (took > (int64_t)file_bytes + HEAP_MARGIN)
         fail_msg("%s: %lld bytes allocated for a file of %llu", what, (long long)took,
                  (unsigned long long)file_bytes);
-    if (heap_now != before) fail_msg("%s: %lld bytes leaked", what, (long long)(heap_now - before));
+    if (fl_heap_now() != before)
+        fail_msg("%s: %lld bytes leaked", what, (long long)(fl_heap_now() - before));
     if (s == FL_OK) return s;
     if (s == FL_E_BUSY || s != err.code || !*err.msg || strchr(err.msg, '\n') ||
-        strlen(err.msg) >= sizeof err.msg - 1 || !strstr(err.msg, dir))
+        strlen(err.msg) >= sizeof err.msg - 1 || !strstr(err.msg, fl_files.dir))
         fail_msg("%s: status %s, message '%s'", what, fl_status_name(s), err.msg);
     return s;
 }
 
 static int setup(void **state)
 {
-    (void)state;
-    dir = fl_tmp_make();
-    gguf = fl_tmp_path(dir, "model.gguf");
-    folder = fl_tmp_path(dir, "hf");
-    st = fl_tmp_path(folder, "model.safetensors");
+    fl_files_setup(state);
+    st = fl_tmp_path(fl_files.folder, "model.safetensors");
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void)state;
-    fl_tmp_remove(dir);
-    free(gguf);
-    free(folder);
     free(st);
-    return 0;
+    return fl_files_teardown(state);
 }
 
 static uint64_t bytes_of(const char *path)
@@ -221,13 +148,13 @@ static void cut_files_are_refused(void **state)
     (void)state;
     fl_make m = fl_make_tiny();
     m.arch = "clover_moe";
-    fl_make_gguf(&m, gguf);
-    truncate_everywhere(gguf);
-    fl_make_safetensors(&m, folder);
+    fl_make_gguf(&m, fl_files.gguf);
+    truncate_everywhere(fl_files.gguf);
+    fl_make_safetensors(&m, fl_files.folder);
     truncate_everywhere(st);
     m.n_files = 3;
-    fl_make_gguf(&m, gguf);
-    char *second = fl_tmp_path(dir, "model-00002-of-00003.gguf");
+    fl_make_gguf(&m, fl_files.gguf);
+    char *second = fl_tmp_path(fl_files.dir, "model-00002-of-00003.gguf");
     truncate_everywhere(second);
     free(second);
 }
@@ -277,12 +204,13 @@ static void flips_in_headers_are_harmless(void **state)
     fl_make m = fl_make_tiny();
     m.arch = "clover_moe";
     m.mtp = true;
-    fl_make_gguf(&m, gguf);
-    fl_make_safetensors(&m, folder);
+    fl_make_gguf(&m, fl_files.gguf);
+    fl_make_safetensors(&m, fl_files.folder);
     /* Most bytes of a header matter: far more than half of the tries must be noticed or the
      * flips do not reach the reader. */
-    assert_true(flip(gguf, gguf, 0, header_of(gguf), times(500)) > times(100));
-    assert_true(flip(st, folder, 0, header_of(st), times(500)) > times(250));
+    assert_true(flip(fl_files.gguf, fl_files.gguf, 0, header_of(fl_files.gguf), times(500)) >
+                times(100));
+    assert_true(flip(st, fl_files.folder, 0, header_of(st), times(500)) > times(250));
 }
 
 static void flips_in_data_are_harmless(void **state)
@@ -290,10 +218,11 @@ static void flips_in_data_are_harmless(void **state)
     (void)state;
     fl_make m = fl_make_tiny();
     m.arch = "clover_moe";
-    fl_make_gguf(&m, gguf);
-    fl_make_safetensors(&m, folder);
-    flip(gguf, gguf, header_of(gguf), bytes_of(gguf), times(100));
-    flip(st, folder, header_of(st), bytes_of(st), times(100));
+    fl_make_gguf(&m, fl_files.gguf);
+    fl_make_safetensors(&m, fl_files.folder);
+    flip(fl_files.gguf, fl_files.gguf, header_of(fl_files.gguf), bytes_of(fl_files.gguf),
+         times(100));
+    flip(st, fl_files.folder, header_of(st), bytes_of(st), times(100));
 }
 
 static void flips_beside_the_weights_are_harmless(void **state)
@@ -303,51 +232,72 @@ static void flips_beside_the_weights_are_harmless(void **state)
                                         "model.safetensors.index.json"};
     fl_make m = fl_make_tiny();
     m.st_files = 2;
-    fl_make_safetensors(&m, folder);
+    fl_make_safetensors(&m, fl_files.folder);
     for (int i = 0; i < 4; i++) {
-        char *path = fl_tmp_path(folder, files[i]);
-        flip(path, folder, 0, bytes_of(path), times(100));
+        char *path = fl_tmp_path(fl_files.folder, files[i]);
+        flip(path, fl_files.folder, 0, bytes_of(path), times(100));
         free(path);
     }
 }
 
 /* ---- hostile files -------------------------------------------------------------------------- */
 
-/* A header of claims in a file of 6 GiB that is nearly all hole. */
+typedef enum claim {
+    KEY,     /* a key of 5 GiB */
+    BYTES,   /* an array of 5 G bytes */
+    KEYS,    /* more keys than there is file */
+    TENSORS, /* more tensors */
+    STRINGS, /* an array of 600 M strings */
+    HEADER   /* the longest header that safetensors allows, all hole */
+} claim;
+
+static void put_claim(fl_bytes *b, claim c)
+{
+    if (c == HEADER) {
+        fl_bytes_u64(b, 100 * 1000 * 1000);
+        fl_bytes_text(b, "{\"");
+        return;
+    }
+    fl_bytes_gguf_head(b, 3, c == TENSORS ? 1u << 18 : 0, c == KEYS ? 1u << 16 : c != TENSORS);
+    if (c == KEY) fl_bytes_u64(b, 5ull << 30);
+    if (c != BYTES && c != STRINGS) return;
+    fl_bytes_str(b, "general.x");
+    fl_bytes_u32(b, 9);
+    fl_bytes_u32(b, c == BYTES ? 0 : 8);
+    fl_bytes_u64(b, c == BYTES ? 5ull << 30 : 600ull << 20);
+}
+
+/* A file of 6 GiB that is nearly all hole is refused, and may take so much memory meanwhile. */
+static void check_claim(claim c, uint64_t allowed)
+{
+    fl_bytes b = {0};
+    const char *path = c == HEADER ? st : fl_files.gguf;
+    if (c == HEADER) assert_int_equal(mkdir(fl_files.folder, 0777), 0);
+    put_claim(&b, c);
+    fl_tmp_write(path, b.p, b.n);
+    assert_int_equal(truncate(path, 6ll << 30), 0);
+    const int64_t before = fl_heap_now();
+    assert_int_not_equal(try_open(path, allowed, "large claim"), FL_OK);
+    assert_int_equal(fl_heap_now(), before);
+    fl_bytes_free(&b);
+    unlink(path);
+}
+
 static void large_claims_take_no_memory(void **state)
 {
     (void)state;
-    for (int i = 0; i < 6; i++) {
-#if defined(__SANITIZE_THREAD__)
-        if (i == 2 || i == 5) continue; /* these read 100 MB; one thread, and minutes of shadow */
+    for (claim c = KEY; c <= TENSORS; c++) check_claim(c, 0);
+}
+
+/* These are read before they are refused: 100 MB each. */
+static void large_headers_are_refused_when_read(void **state)
+{
+    (void)state;
+#ifdef __SANITIZE_THREAD__
+    skip();
 #endif
-        fl_bytes b = {0};
-        fl_bytes_gguf_head(&b, 3, i == 4 ? 1u << 18 : 0, i == 3 ? 1u << 16 : i < 3 ? 1 : 0);
-        if (i == 0) fl_bytes_u64(&b, 5ull << 30); /* a key of 5 GiB */
-        if (i == 1 || i == 2) {
-            fl_bytes_str(&b, "general.x");
-            fl_bytes_u32(&b, 9);
-            fl_bytes_u32(&b, i == 1 ? 0 : 8); /* 5 G bytes; 600 M strings */
-            fl_bytes_u64(&b, i == 1 ? 5ull << 30 : 600ull << 20);
-        }
-        char *path = gguf;
-        if (i == 5) { /* the longest header that safetensors allows, all hole */
-            mkdir(folder, 0777);
-            path = st;
-            b.n = 0;
-            fl_bytes_u64(&b, 100 * 1000 * 1000);
-            fl_bytes_text(&b, "{\"");
-        }
-        fl_tmp_write(path, b.p, b.n);
-        if (truncate(path, 6ll << 30) != 0) skip();
-        /* Two need their header; the others must fail before they take anything. */
-        const uint64_t allowed = i == 2 || i == 5 ? 6ull << 30 : 0;
-        const int64_t before = heap_now;
-        assert_int_not_equal(try_open(path, allowed, "large claim"), FL_OK);
-        assert_int_equal(heap_now, before);
-        fl_bytes_free(&b);
-        unlink(path);
-    }
+    check_claim(STRINGS, 6ull << 30);
+    check_claim(HEADER, 6ull << 30);
 }
 
 static void put_file(const char *name, const char *head, const char *unit, size_t n)
@@ -355,7 +305,7 @@ static void put_file(const char *name, const char *head, const char *unit, size_
     fl_bytes b = {0};
     fl_bytes_text(&b, head);
     while (b.n < n) fl_bytes_text(&b, unit);
-    char *path = fl_tmp_path(folder, name);
+    char *path = fl_tmp_path(fl_files.folder, name);
     fl_tmp_write(path, b.p, b.n);
     free(path);
     fl_bytes_free(&b);
@@ -378,13 +328,13 @@ static void swelling_json_takes_no_memory(void **state)
     };
     fl_make m = fl_make_tiny();
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        fl_make_safetensors(&m, folder);
+        fl_make_safetensors(&m, fl_files.folder);
         for (int big = 0; big < 2; big++) {
             const size_t n = big ? 8 << 20 : 500 * 1000;
             put_file(files[i].name, files[i].head, files[i].unit, n);
-            assert_int_not_equal(try_open(folder, n, files[i].name), FL_OK);
+            assert_int_not_equal(try_open(fl_files.folder, n, files[i].name), FL_OK);
         }
-        char *path = fl_tmp_path(folder, files[i].name);
+        char *path = fl_tmp_path(fl_files.folder, files[i].name);
         unlink(path);
         free(path);
     }
@@ -395,7 +345,7 @@ static void crowded_headers_are_bounded(void **state)
 {
     (void)state;
     fl_make m = fl_make_tiny();
-    fl_make_safetensors(&m, folder);
+    fl_make_safetensors(&m, fl_files.folder);
     fl_bytes head = {0}, out = {0};
     fl_bytes_text(&head, "{");
     for (int i = 0; i < 20000; i++) {
@@ -408,14 +358,14 @@ static void crowded_headers_are_bounded(void **state)
     fl_bytes_u64(&out, head.n);
     fl_bytes_put(&out, head.p, head.n);
     fl_tmp_write(st, out.p, out.n);
-    assert_int_equal(try_open(folder, out.n, "20,000 empty tensors"), FL_E_FORMAT);
+    assert_int_equal(try_open(fl_files.folder, out.n, "20,000 empty tensors"), FL_E_FORMAT);
     fl_bytes_free(&head);
     fl_bytes_free(&out);
 }
 
 int main(void)
 {
-    count_heap();
+    fl_heap_watch();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_counter_counts),
         cmocka_unit_test_setup_teardown(cut_files_are_refused, setup, teardown),
@@ -423,6 +373,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(flips_in_data_are_harmless, setup, teardown),
         cmocka_unit_test_setup_teardown(flips_beside_the_weights_are_harmless, setup, teardown),
         cmocka_unit_test_setup_teardown(large_claims_take_no_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(large_headers_are_refused_when_read, setup, teardown),
         cmocka_unit_test_setup_teardown(swelling_json_takes_no_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(crowded_headers_are_bounded, setup, teardown),
     };

@@ -6,27 +6,10 @@
 #include <unistd.h>
 
 #include "runtime/model/forward.h"
+#include "tests/support/files.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
-
-static char *dir, *gguf;
-
-static int setup(void **state)
-{
-    (void)state;
-    dir = fl_tmp_make();
-    gguf = fl_tmp_path(dir, "model.gguf");
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fl_tmp_remove(dir);
-    free(gguf);
-    return 0;
-}
 
 /* A clean pass, a block pass and their logits. */
 static fl_status passes(fl_engine *e, fl_err *err)
@@ -36,7 +19,8 @@ static fl_status passes(fl_engine *e, fl_err *err)
     const float *logits;
     const int n_vocab = (int)e->model->index->hp.n_vocab;
     for (int i = 0; i < 6; i++)
-        if (ids[i] >= n_vocab) return FL_FAIL(err, FL_E_ARG, 0, "%s: small vocabulary", gguf);
+        if (ids[i] >= n_vocab)
+            return FL_FAIL(err, FL_E_ARG, 0, "%s: small vocabulary", fl_files.gguf);
     FL_TRY(fl_forward_clean(e, ids, 6, err));
     FL_TRY(fl_forward_logits(e, rows, 2, &logits, err));
     for (int i = 0; i < 2 * n_vocab; i++) assert_true(isfinite(logits[i]));
@@ -56,7 +40,7 @@ static fl_status run(fl_err *err)
     p.threads = 1;
     p.io = "pread";
     alarm(120);
-    fl_status st = fl_model_open(&m, gguf, err);
+    fl_status st = fl_model_open(&m, fl_files.gguf, err);
     if (st == FL_OK) st = fl_engine_open(&e, m, &p, err);
     if (st == FL_OK) st = fl_engine_load(e, NULL, NULL, err);
     if (st == FL_OK) st = passes(e, err);
@@ -72,7 +56,7 @@ static fl_tensor find(const char *name)
 {
     fl_err err;
     fl_source *src;
-    ASSERT_OK(fl_source_open(&src, gguf, &err));
+    ASSERT_OK(fl_source_open(&src, fl_files.gguf, &err));
     const fl_tensor *t = fl_source_find(src, name);
     if (!t) fail_msg("no tensor %s", name);
     const fl_tensor copy = *t;
@@ -86,7 +70,7 @@ static void plant(const char *name, float value, int n)
     const fl_tensor t = find(name);
     assert_int_equal(t.type, FL_TYPE_F32);
     const int64_t elems = (int64_t)(t.bytes / 4);
-    const int fd = open(gguf, O_WRONLY);
+    const int fd = open(fl_files.gguf, O_WRONLY);
     assert_true(fd >= 0);
     for (int i = 0; i < n; i++)
         assert_int_equal(pwrite(fd, &value, 4, (off_t)(t.offset + (uint64_t)(elems * i / n * 4))),
@@ -100,7 +84,7 @@ static void a_sound_model_runs(void **state)
     fl_err err;
     fl_make m = fl_make_tiny();
     m.arch = "clover_moe";
-    fl_make_gguf(&m, gguf);
+    fl_make_gguf(&m, fl_files.gguf);
     ASSERT_OK(run(&err));
 }
 
@@ -142,7 +126,7 @@ static void nan_and_infinity_are_errors(void **state)
     m.arch = "clover_moe";
     for (size_t i = 0; i < sizeof where / sizeof *where; i++) {
         fl_err err;
-        fl_make_gguf(&m, gguf);
+        fl_make_gguf(&m, fl_files.gguf);
         plant(where[i].name, i % 2 ? NAN : INFINITY, where[i].places);
         const fl_status st = run(&err);
         if (st != FL_E_NAN)
@@ -171,10 +155,10 @@ static void flips_run_or_fail_in_one_line(void **state)
     m.type = FL_TYPE_Q8_0;
     m.mix[0].part = "ssm_out", m.mix[0].type = FL_TYPE_F16;
     m.mix[1].part = "attn_output", m.mix[1].type = FL_TYPE_BF16;
-    fl_make_gguf(&m, gguf);
+    fl_make_gguf(&m, fl_files.gguf);
     const uint64_t data = find("token_embd.weight").offset;
     const uint64_t end = find("output_norm.weight").offset + 64 * 4;
-    const int fd = open(gguf, O_RDWR);
+    const int fd = open(fl_files.gguf, O_RDWR);
     for (int i = 0; i < n; i++) {
         /* Three in data, one in the header. */
         const uint64_t at = i % 4 ? data + next() % (end - data) : next() % data;
@@ -192,9 +176,11 @@ static void flips_run_or_fail_in_one_line(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_sound_model_runs, setup, teardown),
-        cmocka_unit_test_setup_teardown(nan_and_infinity_are_errors, setup, teardown),
-        cmocka_unit_test_setup_teardown(flips_run_or_fail_in_one_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_sound_model_runs, fl_files_setup, fl_files_teardown),
+        cmocka_unit_test_setup_teardown(nan_and_infinity_are_errors, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(flips_run_or_fail_in_one_line, fl_files_setup,
+                                        fl_files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

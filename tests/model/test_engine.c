@@ -3,32 +3,10 @@
 #include <stdlib.h>
 
 #include "tests/support/engine.h"
+#include "tests/support/files.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
-
-static char *dir, *path;
-
-static int make_file(void **state)
-{
-    (void)state;
-    fl_make m = fl_make_default();
-    m.arch = "clover_moe";
-    m.type = FL_TYPE_Q4_K;
-    m.n_layer = m.interval = 2;
-    dir = fl_tmp_make();
-    path = fl_tmp_path(dir, "m.gguf");
-    fl_make_gguf(&m, path);
-    return 0;
-}
-
-static int remove_file(void **state)
-{
-    (void)state;
-    free(path);
-    fl_tmp_remove(dir);
-    return 0;
-}
 
 /* The plan without loading. */
 static fl_plan open_plan(const fl_engine_params *p)
@@ -36,7 +14,7 @@ static fl_plan open_plan(const fl_engine_params *p)
     fl_err err = {0};
     fl_model *m = NULL;
     fl_engine *e = NULL;
-    ASSERT_OK(fl_model_open(&m, path, &err));
+    ASSERT_OK(fl_model_open(&m, fl_files.gguf, &err));
     ASSERT_OK(fl_engine_open(&e, m, p, &err));
     assert_true(fl_device_budget(e->dev)->used == 0);
     fl_plan copy = e->plan;
@@ -48,7 +26,7 @@ static fl_plan open_plan(const fl_engine_params *p)
 static void check_load(const fl_engine_params *p)
 {
     const fl_plan plan = open_plan(p);
-    fl_loaded l = fl_load(path, p);
+    fl_loaded l = fl_load(fl_files.gguf, p);
     const fl_budget *b = fl_device_budget(l.engine->dev);
     const int32_t ids[] = {1, 2, 3, 4, 5};
     fl_err err = {0};
@@ -107,7 +85,7 @@ static void a_budget_that_is_too_small_names_one_that_works(void **state)
     fl_engine_params p = fl_engine_defaults();
     p.threads = 1;
     p.vram = open_plan(&p).min_device_cap - 1;
-    ASSERT_OK(fl_model_open(&m, path, &err));
+    ASSERT_OK(fl_model_open(&m, fl_files.gguf, &err));
     ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_NOMEM, "--vram");
     assert_null(e);
     fl_model_close(&m);
@@ -136,7 +114,7 @@ static void settings_out_of_range_are_refused(void **state)
     fl_err err = {0};
     fl_model *m = NULL;
     fl_engine *e = NULL;
-    ASSERT_OK(fl_model_open(&m, path, &err));
+    ASSERT_OK(fl_model_open(&m, fl_files.gguf, &err));
     fl_engine_params p = fl_engine_defaults();
     p.n_ctx = 1025; /* the model's context is 1,024 */
     ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "1024");
@@ -183,5 +161,5 @@ int main(void)
         cmocka_unit_test(more_context_takes_the_bytes_it_should),
         cmocka_unit_test(settings_out_of_range_are_refused),
     };
-    return cmocka_run_group_tests(tests, make_file, remove_file);
+    return cmocka_run_group_tests(tests, fl_files_setup_model, fl_files_teardown);
 }

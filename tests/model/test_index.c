@@ -4,31 +4,12 @@
 #include <stdlib.h>
 
 #include "runtime/base/file.h"
+#include "tests/support/files.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
 #define GOLDEN "tests/golden/model/"
-
-static char *dir, *gguf, *folder;
-
-static int setup(void **state)
-{
-    (void)state;
-    dir = fl_tmp_make();
-    gguf = fl_tmp_path(dir, "model.gguf");
-    folder = fl_tmp_path(dir, "hf");
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fl_tmp_remove(dir);
-    free(gguf);
-    free(folder);
-    return 0;
-}
 
 /* A model opened and indexed. */
 typedef struct opened {
@@ -60,7 +41,7 @@ static void refused(const char *path, fl_status status, const char *words)
     ASSERT_OK(fl_source_open(&src, path, &err));
     ASSERT_FAILS(fl_index_build(&ix, src, &err), status, words);
     assert_null(ix);
-    assert_non_null(strstr(err.msg, dir));
+    assert_non_null(strstr(err.msg, fl_files.dir));
     fl_source_close(&src);
 }
 
@@ -182,10 +163,10 @@ static void both_forms_hold_the_made_weights(void **state)
     (void)state;
     fl_make m = fl_make_default();
     m.arch = "clover_moe";
-    fl_make_gguf(&m, gguf);
-    fl_make_safetensors(&m, folder);
+    fl_make_gguf(&m, fl_files.gguf);
+    fl_make_safetensors(&m, fl_files.folder);
     for (int hf = 0; hf < 2; hf++) {
-        opened o = open_model(hf ? folder : gguf);
+        opened o = open_model(hf ? fl_files.folder : fl_files.gguf);
         const fl_layer_refs *g = &o.ix->layer[0], *a = &o.ix->layer[3];
         const float plus = hf ? 0 : 1;
         assert_int_equal(o.ix->n_notes, 0);
@@ -255,10 +236,10 @@ static void experts_are_found_in_every_packing(void **state)
         m.st_files = i == 5 ? 2 : 1;
         m.st_plain = i == 4;
         m.st_flat = i == 5;
-        char *path = i == 2  ? fl_tmp_path(dir, "model-00002-of-00003.gguf")
-                     : i < 3 ? strdup(gguf)
-                             : fl_tmp_path(dir, (const char *[]){"a", "b", "c"}[i - 3]);
-        i < 3 ? fl_make_gguf(&m, gguf) : fl_make_safetensors(&m, path);
+        char *path = i == 2  ? fl_tmp_path(fl_files.dir, "model-00002-of-00003.gguf")
+                     : i < 3 ? strdup(fl_files.gguf)
+                             : fl_tmp_path(fl_files.dir, (const char *[]){"a", "b", "c"}[i - 3]);
+        i < 3 ? fl_make_gguf(&m, fl_files.gguf) : fl_make_safetensors(&m, path);
         opened o = open_model(path);
         assert_int_equal(o.ix->hp.n_mtp, 1);
         assert_int_equal(o.ix->n_notes, 0);
@@ -288,8 +269,8 @@ static void quirks_of_the_published_file_are_found(void **state)
         m.norms_zero_centred = bits & 2;
         m.a_as_log = bits & 4;
         m.v_grouped = bits & 8;
-        fl_make_gguf(&m, gguf);
-        opened o = open_model(gguf);
+        fl_make_gguf(&m, fl_files.gguf);
+        opened o = open_model(fl_files.gguf);
         assert_int_equal(o.ix->hp.norm_add_one, m.norms_zero_centred);
         assert_int_equal(o.ix->hp.a_is_log, m.a_as_log);
         assert_int_equal(o.ix->hp.v_grouped, m.v_grouped);
@@ -307,8 +288,8 @@ static void ollama_spelling_is_read(void **state)
     (void)state;
     fl_make m = fl_make_tiny();
     m.ollama = true;
-    fl_make_gguf(&m, gguf);
-    opened o = open_model(gguf);
+    fl_make_gguf(&m, fl_files.gguf);
+    opened o = open_model(fl_files.gguf);
     assert_int_equal(o.ix->hp.n_head_kv, 1);
     assert_non_null(o.ix->layer[0].dt.tensor);
     assert_false(o.ix->hp.v_grouped);
@@ -326,8 +307,8 @@ static void scales_and_mixed_types_are_read(void **state)
     m.mix[1].part = "output.weight", m.mix[1].type = FL_TYPE_BF16;
     m.alignment = 4096;
     m.tied = false;
-    fl_make_gguf(&m, gguf);
-    opened o = open_model(gguf);
+    fl_make_gguf(&m, fl_files.gguf);
+    opened o = open_model(fl_files.gguf);
     fl_expert_mat x;
     fl_index_expert(o.ix, 1, 5, 2, &x);
     assert_int_equal(x.type, FL_TYPE_Q4_0);
@@ -348,19 +329,19 @@ static void tied_and_missing_settings_are_noted(void **state)
     (void)state;
     fl_make m = fl_make_tiny();
     m.tied = true;
-    fl_make_gguf(&m, gguf);
-    fl_make_safetensors(&m, folder);
-    const char *paths[] = {gguf, folder};
+    fl_make_gguf(&m, fl_files.gguf);
+    fl_make_safetensors(&m, fl_files.folder);
+    const char *paths[] = {fl_files.gguf, fl_files.folder};
     for (int i = 0; i < 2; i++) {
         opened o = open_model(paths[i]);
         assert_ptr_equal(o.ix->output.tensor, o.ix->embed.tensor);
         assert_true(noted(o.ix, "tied"));
         close_model(&o);
     }
-    patch(gguf, "qwen35moe.rope.freq_base", "qwen35moe.rope.freq_bass");
-    patch(gguf, "qwen35moe.full_attention_interval", "qwen35moe.full_attention_intervaX");
-    patch(gguf, "qwen35moe.ssm.conv_kernel", "qwen35moe.ssm.conv_kerneX");
-    opened o = open_model(gguf);
+    patch(fl_files.gguf, "qwen35moe.rope.freq_base", "qwen35moe.rope.freq_bass");
+    patch(fl_files.gguf, "qwen35moe.full_attention_interval", "qwen35moe.full_attention_intervaX");
+    patch(fl_files.gguf, "qwen35moe.ssm.conv_kernel", "qwen35moe.ssm.conv_kerneX");
+    opened o = open_model(fl_files.gguf);
     assert_true(o.ix->hp.rope_base == 1e7);
     assert_true(noted(o.ix, "ssm.conv_kernel = 4, rope.freq_base = 1e7") ||
                 noted(o.ix, "rope.freq_base = 10000000, ssm.conv_kernel = 4"));
@@ -372,27 +353,27 @@ static void what_is_not_the_model_is_noted(void **state)
     (void)state;
     fl_make m = fl_make_tiny();
     m.mtp = true;
-    fl_make_gguf(&m, gguf);
-    patch(gguf, "blk.4.nextn.enorm.weight", "blk.4.nextn.enorX.weight");
-    opened o = open_model(gguf);
+    fl_make_gguf(&m, fl_files.gguf);
+    patch(fl_files.gguf, "blk.4.nextn.enorm.weight", "blk.4.nextn.enorX.weight");
+    opened o = open_model(fl_files.gguf);
     assert_int_equal(o.ix->hp.n_layer, 4);
     assert_int_equal(o.ix->hp.n_mtp, 0);
     assert_true(noted(o.ix, "MTP block 0 is not usable"));
     assert_true(noted(o.ix, "tensors outside the text model skipped"));
     close_model(&o);
     /* Without the key the block is known by its tensors. */
-    fl_make_gguf(&m, gguf);
-    patch(gguf, "qwen35moe.nextn_predict_layers", "qwen35moe.nextn_predict_layerX");
-    o = open_model(gguf);
+    fl_make_gguf(&m, fl_files.gguf);
+    patch(fl_files.gguf, "qwen35moe.nextn_predict_layers", "qwen35moe.nextn_predict_layerX");
+    o = open_model(fl_files.gguf);
     assert_int_equal(o.ix->hp.n_layer, 4);
     assert_int_equal(o.ix->hp.n_mtp, 1);
     close_model(&o);
     m.st_per_expert = true;
-    fl_make_safetensors(&m, folder);
-    char *st = fl_tmp_path(folder, "model.safetensors");
+    fl_make_safetensors(&m, fl_files.folder);
+    char *st = fl_tmp_path(fl_files.folder, "model.safetensors");
     patch(st, "mtp.layers.0.mlp.experts.3.up_proj.weight",
           "mtp.layers.0.mlp.experts.Z.up_proj.weight");
-    o = open_model(folder);
+    o = open_model(fl_files.folder);
     assert_true(noted(o.ix, "MTP block 0 is not usable"));
     close_model(&o);
     free(st);
@@ -402,37 +383,37 @@ static void architectures_are_told_apart(void **state)
 {
     (void)state;
     fl_make m = fl_make_tiny();
-    fl_make_safetensors(&m, folder);
-    char *config = fl_tmp_path(folder, "config.json");
+    fl_make_safetensors(&m, fl_files.folder);
+    char *config = fl_tmp_path(fl_files.folder, "config.json");
     patch(config, "\"model_type\":\"qwen3_5_moe\"", "\"model_type\":\"clover-moe\" ");
-    opened o = open_model(folder);
+    opened o = open_model(fl_files.folder);
     assert_string_equal(o.ix->hp.arch, "clover_moe");
     assert_false(o.ix->clover.has_bwd);
     assert_false(o.ix->clover.has_blocks); /* no mask id that this vocabulary holds */
     assert_true(noted(o.ix, "block mode is off"));
     close_model(&o);
     patch(config, "\"model_type\":\"clover-moe\" ", "\"model_type\":\"qwen3_moe\"  ");
-    refused(folder, FL_E_UNSUPPORTED, "architecture 'qwen3_moe' does not run here");
+    refused(fl_files.folder, FL_E_UNSUPPORTED, "architecture 'qwen3_moe' does not run here");
     patch(config, "\"model_type\":\"qwen3_moe\"  ", "\"model_tipe\":\"qwen3_moe\"  ");
-    o = open_model(folder); /* text_config says it too */
+    o = open_model(fl_files.folder); /* text_config says it too */
     close_model(&o);
     patch(config, "qwen3_5_moe_text", "                ");
-    refused(folder, FL_E_UNSUPPORTED, "architecture '");
+    refused(fl_files.folder, FL_E_UNSUPPORTED, "architecture '");
     remove(config);
-    refused(folder, FL_E_FORMAT, "config.json is missing");
+    refused(fl_files.folder, FL_E_FORMAT, "config.json is missing");
     free(config);
 
     m.arch = "qwen3_5_moe"; /* keys under the file's own spelling */
-    fl_make_gguf(&m, gguf);
-    o = open_model(gguf);
+    fl_make_gguf(&m, fl_files.gguf);
+    o = open_model(fl_files.gguf);
     assert_string_equal(o.ix->hp.arch, "qwen35moe");
     assert_int_equal(o.ix->n_notes, 0);
     close_model(&o);
     m.arch = "llama";
-    fl_make_gguf(&m, gguf);
-    refused(gguf, FL_E_UNSUPPORTED, "architecture 'llama' does not run here");
-    patch(gguf, "general.architecture", "general.architectuXX");
-    refused(gguf, FL_E_FORMAT, "general.architecture is missing");
+    fl_make_gguf(&m, fl_files.gguf);
+    refused(fl_files.gguf, FL_E_UNSUPPORTED, "architecture 'llama' does not run here");
+    patch(fl_files.gguf, "general.architecture", "general.architectuXX");
+    refused(fl_files.gguf, FL_E_FORMAT, "general.architecture is missing");
 }
 
 static void damaged_settings_are_refused(void **state)
@@ -466,9 +447,9 @@ static void damaged_settings_are_refused(void **state)
         {".expert_pool_size", 5000, "expert_pool_size is 5000"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        fl_make_gguf(&m, gguf);
-        patch_u32(gguf, bad[i].key, bad[i].value);
-        refused(gguf, i == 14 ? FL_E_UNSUPPORTED : FL_E_FORMAT, bad[i].words);
+        fl_make_gguf(&m, fl_files.gguf);
+        patch_u32(fl_files.gguf, bad[i].key, bad[i].value);
+        refused(fl_files.gguf, i == 14 ? FL_E_UNSUPPORTED : FL_E_FORMAT, bad[i].words);
     }
 }
 
@@ -482,16 +463,16 @@ static void damaged_tables_are_refused(void **state)
         "blk.1.ssm_bwd_dt.bias", "blk.2.ssm_bwd_mix",  "blk.0.ffn_up_exps.weight"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char wrong[64];
-        fl_make_gguf(&m, gguf);
+        fl_make_gguf(&m, fl_files.gguf);
         snprintf(wrong, sizeof wrong, "%s", names[i]);
         wrong[strlen(wrong) - 1] = '#';
-        patch(gguf, names[i], wrong);
-        refused(gguf, FL_E_FORMAT, names[i]);
+        patch(fl_files.gguf, names[i], wrong);
+        refused(fl_files.gguf, FL_E_FORMAT, names[i]);
     }
-    fl_make_safetensors(&m, folder);
-    char *st = fl_tmp_path(folder, "model.safetensors");
+    fl_make_safetensors(&m, fl_files.folder);
+    char *st = fl_tmp_path(fl_files.folder, "model.safetensors");
     patch(st, "[4,64]", "[8,32]"); /* the first in_proj_a */
-    refused(folder, FL_E_FORMAT, "has shape [8, 32], expected [4, 64]");
+    refused(fl_files.folder, FL_E_FORMAT, "has shape [8, 32], expected [4, 64]");
     free(st);
 }
 
@@ -516,19 +497,20 @@ static void unreadable_types_say_what_to_take(void **state)
     fl_make m = fl_make_tiny();
     m.d_model = 256; /* rows of whole blocks in every type */
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        fl_make_gguf(&m, gguf);
-        patch_type(gguf, "blk.1.ffn_gate_exps.weight", 3, types[i]);
-        refused(gguf, FL_E_UNSUPPORTED, "Q4_K_M");
-        refused(gguf, FL_E_UNSUPPORTED, "blk.1.ffn_gate_exps.weight");
+        fl_make_gguf(&m, fl_files.gguf);
+        patch_type(fl_files.gguf, "blk.1.ffn_gate_exps.weight", 3, types[i]);
+        refused(fl_files.gguf, FL_E_UNSUPPORTED, "Q4_K_M");
+        refused(fl_files.gguf, FL_E_UNSUPPORTED, "blk.1.ffn_gate_exps.weight");
     }
-    patch_type(gguf, "blk.1.ffn_gate_exps.weight", 3, FL_TYPE_I32);
-    refused(gguf, FL_E_UNSUPPORTED, "i32");
+    patch_type(fl_files.gguf, "blk.1.ffn_gate_exps.weight", 3, FL_TYPE_I32);
+    refused(fl_files.gguf, FL_E_UNSUPPORTED, "i32");
     m = fl_make_tiny();
-    fl_make_safetensors(&m, folder);
-    char *st = fl_tmp_path(folder, "model.safetensors");
+    fl_make_safetensors(&m, fl_files.folder);
+    char *st = fl_tmp_path(fl_files.folder, "model.safetensors");
     patch(st, "layers.0.mlp.gate.weight\":{\"dtype\":\"BF16\"",
           "layers.0.mlp.gate.weight\":{\"dtype\":\"U16\" ");
-    refused(folder, FL_E_UNSUPPORTED, "type U16: which is not read; take the BF16 safetensors");
+    refused(fl_files.folder, FL_E_UNSUPPORTED,
+            "type U16: which is not read; take the BF16 safetensors");
     free(st);
 }
 
@@ -537,24 +519,24 @@ static void config_json_is_checked(void **state)
     (void)state;
     fl_make m = fl_make_tiny();
     m.arch = "clover_moe";
-    fl_make_safetensors(&m, folder);
-    char *config = fl_tmp_path(folder, "config.json");
+    fl_make_safetensors(&m, fl_files.folder);
+    char *config = fl_tmp_path(fl_files.folder, "config.json");
     patch(config, "\"full_attention\"", "\"sparse_attenti\"");
-    refused(folder, FL_E_UNSUPPORTED, "layer 3 is of type 'sparse_attenti'");
-    fl_make_safetensors(&m, folder);
+    refused(fl_files.folder, FL_E_UNSUPPORTED, "layer 3 is of type 'sparse_attenti'");
+    fl_make_safetensors(&m, fl_files.folder);
     patch(config, "\"linear_attention\",", "                   ");
-    refused(folder, FL_E_FORMAT, "layer_types has 3 entries for 4 layers");
-    fl_make_safetensors(&m, folder);
+    refused(fl_files.folder, FL_E_FORMAT, "layer_types has 3 entries for 4 layers");
+    fl_make_safetensors(&m, fl_files.folder);
     patch(config, "\"rope_theta\":10000000", "\"rope_theta\":0.5     ");
-    refused(folder, FL_E_FORMAT, "rope_theta is 0.5");
-    fl_make_safetensors(&m, folder);
+    refused(fl_files.folder, FL_E_FORMAT, "rope_theta is 0.5");
+    fl_make_safetensors(&m, fl_files.folder);
     patch(config, "\"rope_type\":\"default\"", "\"rope_type\":\"yarn\"   ");
-    opened o = open_model(folder);
+    opened o = open_model(fl_files.folder);
     assert_true(noted(o.ix, "rope scaling 'yarn' is not applied"));
     close_model(&o);
-    fl_make_safetensors(&m, folder);
+    fl_make_safetensors(&m, fl_files.folder);
     patch(config, "\"hidden_size\":64", "\"hidden_size\":\"\"");
-    refused(folder, FL_E_FORMAT, "expected [320, 2048]");
+    refused(fl_files.folder, FL_E_FORMAT, "expected [320, 2048]");
     free(config);
 }
 
@@ -564,8 +546,8 @@ static void clover_switches_are_read(void **state)
     fl_make m = fl_make_tiny();
     m.arch = "clover_moe";
     m.st_flat = true;
-    fl_make_safetensors(&m, folder);
-    char *path = fl_tmp_path(folder, "config.json");
+    fl_make_safetensors(&m, fl_files.folder);
+    char *path = fl_tmp_path(fl_files.folder, "config.json");
     static const struct {
         const char *setting;
         fl_status status;
@@ -584,17 +566,17 @@ static void clover_switches_are_read(void **state)
         fl_err err;
         char *text, *whole;
         uint64_t n;
-        fl_make_safetensors(&m, folder);
+        fl_make_safetensors(&m, fl_files.folder);
         ASSERT_OK(fl_file_load(path, 1 << 20, &text, &n, &err));
         assert_true(asprintf(&whole, "{%s%s", cases[i].setting, text + 1) > 0);
         fl_tmp_write(path, whole, strlen(whole));
         free(whole);
         free(text);
         if (cases[i].status != FL_OK) {
-            refused(folder, cases[i].status, cases[i].words);
+            refused(fl_files.folder, cases[i].status, cases[i].words);
             continue;
         }
-        opened o = open_model(folder);
+        opened o = open_model(fl_files.folder);
         const fl_clover *c = &o.ix->clover;
         assert_int_equal(c->verdict, i != 1);
         assert_int_equal(c->pred_shift, i == 0);
@@ -607,8 +589,8 @@ static void clover_switches_are_read(void **state)
     }
     free(path);
     m.no_bwd = true;
-    fl_make_gguf(&m, gguf);
-    opened o = open_model(gguf);
+    fl_make_gguf(&m, fl_files.gguf);
+    opened o = open_model(fl_files.gguf);
     assert_false(o.ix->clover.has_bwd);
     assert_string_equal(fl_gdn_block_mode_name(o.ix->clover.gdn_block_mode), "blockend");
     close_model(&o);
@@ -622,12 +604,12 @@ static void ends_of_text_are_found_without_a_generation_config(void **state)
 {
     (void)state;
     fl_make m = fl_make_tiny();
-    fl_make_safetensors(&m, folder);
-    char *gen = fl_tmp_path(folder, "generation_config.json");
-    char *tok = fl_tmp_path(folder, "tokenizer.json");
+    fl_make_safetensors(&m, fl_files.folder);
+    char *gen = fl_tmp_path(fl_files.folder, "generation_config.json");
+    char *tok = fl_tmp_path(fl_files.folder, "tokenizer.json");
     const int end = fl_make_token(&m, "<|im_end|>"), text = fl_make_token(&m, "<|endoftext|>");
     remove(gen);
-    opened o = open_model(folder);
+    opened o = open_model(fl_files.folder);
     assert_int_equal(o.ix->hp.n_stop_ids, 2);
     assert_int_equal(o.ix->hp.stop_ids[0] + o.ix->hp.stop_ids[1], end + text);
     close_model(&o);
@@ -636,7 +618,7 @@ static void ends_of_text_are_found_without_a_generation_config(void **state)
                                           "\"<|im_end|>\"}]}"};
     for (int i = 0; i < 3; i++) {
         fl_tmp_write(tok, damaged[i], strlen(damaged[i]));
-        o = open_model(folder); /* the index; opening the tokenizer reports it */
+        o = open_model(fl_files.folder); /* the index; opening the tokenizer reports it */
         assert_int_equal(o.ix->hp.n_stop_ids, 1);
         assert_int_equal(o.ix->hp.eos_id, text);
         close_model(&o);
@@ -649,21 +631,32 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_files_are_one_model),
-        cmocka_unit_test_setup_teardown(both_forms_hold_the_made_weights, setup, teardown),
-        cmocka_unit_test_setup_teardown(experts_are_found_in_every_packing, setup, teardown),
-        cmocka_unit_test_setup_teardown(quirks_of_the_published_file_are_found, setup, teardown),
-        cmocka_unit_test_setup_teardown(ollama_spelling_is_read, setup, teardown),
-        cmocka_unit_test_setup_teardown(scales_and_mixed_types_are_read, setup, teardown),
-        cmocka_unit_test_setup_teardown(tied_and_missing_settings_are_noted, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_is_not_the_model_is_noted, setup, teardown),
-        cmocka_unit_test_setup_teardown(architectures_are_told_apart, setup, teardown),
-        cmocka_unit_test_setup_teardown(damaged_settings_are_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(damaged_tables_are_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(unreadable_types_say_what_to_take, setup, teardown),
-        cmocka_unit_test_setup_teardown(config_json_is_checked, setup, teardown),
-        cmocka_unit_test_setup_teardown(clover_switches_are_read, setup, teardown),
-        cmocka_unit_test_setup_teardown(ends_of_text_are_found_without_a_generation_config, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(both_forms_hold_the_made_weights, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(experts_are_found_in_every_packing, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(quirks_of_the_published_file_are_found, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(ollama_spelling_is_read, fl_files_setup, fl_files_teardown),
+        cmocka_unit_test_setup_teardown(scales_and_mixed_types_are_read, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(tied_and_missing_settings_are_noted, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(what_is_not_the_model_is_noted, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(architectures_are_told_apart, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(damaged_settings_are_refused, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(damaged_tables_are_refused, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(unreadable_types_say_what_to_take, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(config_json_is_checked, fl_files_setup, fl_files_teardown),
+        cmocka_unit_test_setup_teardown(clover_switches_are_read, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(ends_of_text_are_found_without_a_generation_config,
+                                        fl_files_setup, fl_files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,29 +6,10 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
+#include "tests/support/files.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
-
-static char *dir, *gguf, *folder;
-
-static int setup(void **state)
-{
-    (void)state;
-    dir = fl_tmp_make();
-    gguf = fl_tmp_path(dir, "model.gguf");
-    folder = fl_tmp_path(dir, "hf");
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fl_tmp_remove(dir);
-    free(gguf);
-    free(folder);
-    return 0;
-}
 
 /* Runs the tool with standard output in a file; *text is what it printed. */
 static fl_status run(const char *path, bool json, bool all, char **text, fl_err *err)
@@ -38,7 +19,7 @@ static fl_status run(const char *path, bool json, bool all, char **text, fl_err 
     fl_options o = {.command = "inspect", .args = args, .n_args = path != NULL};
     o.json = json;
     o.all = all;
-    char *out = fl_tmp_path(dir, "out");
+    char *out = fl_tmp_path(fl_files.dir, "out");
     fflush(stdout);
     const int saved = dup(1), fd = open(out, O_RDWR | O_CREAT | O_TRUNC, 0600);
     assert_true(saved >= 0 && fd >= 0 && dup2(fd, 1) == 1);
@@ -68,8 +49,8 @@ static void a_model_is_described(void **state)
     m.no_shared_count = m.norms_zero_centred = true;
     m.mtp = true;
     m.type = FL_TYPE_F16;
-    fl_make_gguf(&m, gguf);
-    ASSERT_OK(run(gguf, false, true, &text, &err));
+    fl_make_gguf(&m, fl_files.gguf);
+    ASSERT_OK(run(fl_files.gguf, false, true, &text, &err));
     has(text, "GGUF version 3, 1 file,");
     has(text, "architecture      clover_moe");
     has(text, "name              made for a test");
@@ -101,11 +82,11 @@ static void json_has_the_same_in_exact_numbers(void **state)
     char *text;
     fl_make m = fl_make_tiny();
     m.type = FL_TYPE_F16;
-    fl_make_gguf(&m, gguf);
-    fl_make_safetensors(&m, folder);
+    fl_make_gguf(&m, fl_files.gguf);
+    fl_make_safetensors(&m, fl_files.folder);
     for (int hf = 0; hf < 2; hf++) {
         fl_json *j;
-        ASSERT_OK(run(hf ? folder : gguf, true, true, &text, &err));
+        ASSERT_OK(run(hf ? fl_files.folder : fl_files.gguf, true, true, &text, &err));
         ASSERT_OK(fl_json_parse(text, strlen(text), "out", &j, &err));
         assert_true(fl_json_bool(at(j, "ok", NULL), false));
         assert_string_equal(fl_json_str(at(j, "container", NULL), ""), hf ? "safetensors" : "gguf");
@@ -138,8 +119,8 @@ static void what_does_not_run_is_described_too(void **state)
     fl_json *j;
     fl_make m = fl_make_tiny();
     m.arch = "llama";
-    fl_make_gguf(&m, gguf);
-    assert_int_equal(run(gguf, false, false, &text, &err), FL_E_UNSUPPORTED);
+    fl_make_gguf(&m, fl_files.gguf);
+    assert_int_equal(run(fl_files.gguf, false, false, &text, &err), FL_E_UNSUPPORTED);
     has(text, "architecture      llama");
     has(text, "types\n");
     has(text, "  f32 ");
@@ -147,14 +128,15 @@ static void what_does_not_run_is_described_too(void **state)
     has(err.msg, "architecture 'llama' does not run here");
     free(text);
     err = (fl_err){0};
-    assert_int_equal(run(gguf, true, false, &text, &err), FL_E_UNSUPPORTED);
+    assert_int_equal(run(fl_files.gguf, true, false, &text, &err), FL_E_UNSUPPORTED);
     ASSERT_OK(fl_json_parse(text, strlen(text), "out", &j, &err));
     assert_false(fl_json_bool(at(j, "ok", NULL), true));
     has(fl_json_str(at(j, "error", NULL), ""), "architecture 'llama'");
     assert_int_equal(fl_json_size(at(j, "types", NULL)), 1);
     fl_json_free(&j);
     free(text);
-    ASSERT_FAILS(run(dir, true, false, &text, &err), FL_E_ARG, "is a folder with GGUF files");
+    ASSERT_FAILS(run(fl_files.dir, true, false, &text, &err), FL_E_ARG,
+                 "is a folder with GGUF files");
     assert_string_equal(text, "");
     free(text);
     ASSERT_FAILS(run(NULL, true, false, &text, &err), FL_E_ARG, "which model");
@@ -164,9 +146,11 @@ static void what_does_not_run_is_described_too(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_model_is_described, setup, teardown),
-        cmocka_unit_test_setup_teardown(json_has_the_same_in_exact_numbers, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_does_not_run_is_described_too, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_model_is_described, fl_files_setup, fl_files_teardown),
+        cmocka_unit_test_setup_teardown(json_has_the_same_in_exact_numbers, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(what_does_not_run_is_described_too, fl_files_setup,
+                                        fl_files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,19 @@ void fl_unload(fl_loaded *l)
     fl_model_close(&l->model);
 }
 
+uint64_t fl_vram_for(const char *path, const fl_engine_params *params, int percent)
+{
+    fl_err err = {0};
+    fl_loaded l = {0};
+    ASSERT_OK(fl_model_open(&l.model, path, &err));
+    ASSERT_OK(fl_engine_open(&l.engine, l.model, params, &err));
+    const fl_plan *p = &l.engine->plan;
+    uint64_t cap = p->fixed_bytes + p->expert_bytes * (uint64_t)percent / 100;
+    if (cap < p->min_device_cap) cap = p->min_device_cap;
+    fl_unload(&l);
+    return cap;
+}
+
 fl_engine_params fl_exact_params(void)
 {
     fl_engine_params p = fl_engine_defaults();
