@@ -61,6 +61,8 @@ typedef struct fl_chat_delta { /* valid until the next call; empty: nothing to s
 /* `tools` is borrowed until close. */
 FL_CHECKED fl_status fl_chat_stream_open(fl_chat_stream **out, bool thinking_open,
                                          const fl_json *tools, fl_err *err);
+/* Room for an answer of `bytes`: up to there push allocates nothing for text that is UTF-8. */
+FL_CHECKED fl_status fl_chat_stream_reserve(fl_chat_stream *s, size_t bytes, fl_err *err);
 /* text: whole characters, as fl_detok_push gives them. */
 FL_CHECKED fl_status fl_chat_stream_push(fl_chat_stream *s, const char *text, size_t n,
                                          fl_chat_delta *delta, fl_err *err);

@@ -37,6 +37,12 @@ fl_status fl_chat_stream_open(fl_chat_stream **out, bool thinking_open, const fl
     return FL_OK;
 }
 
+fl_status fl_chat_stream_reserve(fl_chat_stream *s, size_t bytes, fl_err *err)
+{
+    if (fl_text_reserve(&s->all, bytes)) return FL_OK;
+    return FL_FAIL(err, FL_E_NOMEM, 0, "no memory for an answer of %zu bytes", bytes);
+}
+
 void fl_chat_stream_close(fl_chat_stream **s)
 {
     if (!*s) return;

@@ -169,7 +169,10 @@ static fl_status open_sink(sink *s, const fl_options *o, int64_t n_ctx, fl_err *
     s->json = o->json;
     s->dim = isatty(STDERR_FILENO);
     s->err = err;
-    if (!o->raw && o->think != 0) return fl_chat_stream_open(&s->chat, true, NULL, err);
+    if (!o->raw && o->think != 0) {
+        FL_TRY(fl_chat_stream_open(&s->chat, true, NULL, err));
+        return fl_chat_stream_reserve(s->chat, 8 * (size_t)most, err);
+    }
     if (s->json && !text_reserve(&s->all, 8 * (size_t)most))
         return FL_FAIL(err, FL_E_NOMEM, 0, "answer: out of memory");
     return FL_OK;
