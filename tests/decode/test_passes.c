@@ -427,7 +427,7 @@ int main(void)
     const struct CMUnitTest q8_0[] = {
         cmocka_unit_test(A1_denoise_leaves_the_state_alone),
         cmocka_unit_test(A2_state_after_commits_equals_a_fresh_prefill),
-        cmocka_unit_test(A4_mixed_with_all_rows_clean_reads_the_states_of_a_clean_pass),
+        cmocka_unit_test(A4_mixed_with_all_rows_clean_equals_clean_in_the_last_row),
         cmocka_unit_test(A7_promoting_m_held_rows_equals_a_clean_pass_of_them),
         cmocka_unit_test(A9_the_fused_pass_equals_two_passes),
         cmocka_unit_test(A9_generation_with_fused_passes_equals_generation_without),
