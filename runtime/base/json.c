@@ -160,6 +160,11 @@ void fl_json_set_bool(fl_json *o, const char *key, bool v)
     fl_json_set(o, key, fl_json_new_bool(v));
 }
 
+fl_json *fl_json_copy(const fl_json *j)
+{
+    return j ? need(json_deep_copy(j_(j))) : fl_json_new_null();
+}
+
 char *fl_json_dump(const fl_json *j, int indent)
 {
     return json_dumps(j_(j), JSON_ENCODE_ANY | (indent ? JSON_INDENT(indent) : 0));

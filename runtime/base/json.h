@@ -61,6 +61,8 @@ void fl_json_set_str(fl_json *object, const char *key, const char *s);
 void fl_json_set_int(fl_json *object, const char *key, int64_t v);
 void fl_json_set_num(fl_json *object, const char *key, double v);
 void fl_json_set_bool(fl_json *object, const char *key, bool v);
+/* A copy of its own; null for NULL. */
+fl_json *fl_json_copy(const fl_json *j);
 /* Text (malloc'ed, caller frees); indent 0 = one line. */
 char *fl_json_dump(const fl_json *j, int indent);
 

@@ -87,8 +87,8 @@ static const option_row rows[] = {
     {"raw", 0, K_FLAG, C_RUN, AT(raw), 0, 0, NULL, NULL,
      "give the text to the model as it is, without the chat format"},
     {"mode", 0, K_CHOICE, C_RUN | C_PLAN, AT(mode), 0, 0, "auto|ar|block|spec", "MODE",
-     "block: block diffusion; spec: the text of ar in fewer passes; auto: block if the file says "
-     "that it is earned, else spec on a model with masks, else ar"},
+     "block: block diffusion; spec: the text of ar in fewer passes; auto: spec, or the fastest by "
+     "stored rates (calibrate), block only where it is earned"},
     {"think", 0, K_ONOFF, C_RUN, AT(think), 0, 0, NULL, "on|off",
      "thinking (default on): the reasoning goes to stderr"},
     {"max-tokens", 0, K_INT, C_RUN, AT(max_tokens), 0, 131072, NULL, "N", "stop after N tokens"},

@@ -8,12 +8,6 @@
 
 #include "runtime/decode/loop.h"
 
-const char *fl_gen_mode_name(fl_gen_mode m)
-{
-    static const char *const name[] = {"auto", "ar", "block", "spec"};
-    return name[m];
-}
-
 const char *fl_finish_name(fl_finish f)
 {
     switch (f) {
@@ -47,6 +41,7 @@ void fl_gen_config_init(fl_gen_config *c, const fl_model *model)
                          .repeat_stop = true,
                          .draft_min = 0.5f,
                          .draft_passes = 1,
+                         .facts = fl_mode_facts_none(),
                          .clover = model->index->clover};
     c->sampler.top_p = c->sampler.repetition = 1.0;
     if (g) {
@@ -128,19 +123,6 @@ void fl_generator_destroy(fl_generator **gen)
 
 /* ---- one generation ---- */
 
-/* Block mode is fixed before the first token and earned: auto takes it only when the model's own
- * verdict says so. Speculation gives AR's text whatever the model's masks are worth. */
-fl_gen_mode fl_gen_choose(fl_gen_mode asked, const fl_clover *sw, const char **reason)
-{
-    *reason = "asked for";
-    if (asked != FL_GEN_AUTO) return asked;
-    *reason = "the model knows no masks";
-    if (!sw->has_blocks) return FL_GEN_AR;
-    *reason = sw->verdict == 1 ? "the model's metadata says that its block mode is earned"
-                               : "the model's metadata does not say that its block mode is earned";
-    return sw->verdict == 1 ? FL_GEN_BLOCK : FL_GEN_SPEC;
-}
-
 static fl_status check_block(const fl_gen_config *c, const fl_engine *e, fl_err *err)
 {
     if (!c->clover.has_blocks || c->clover.mask_id < 0)
@@ -162,12 +144,9 @@ static fl_status check_block(const fl_gen_config *c, const fl_engine *e, fl_err 
     return FL_OK;
 }
 
-/* An engine without room for held rows takes AR where auto would speculate. */
-static fl_gen_mode choose_mode(const fl_gen_config *c, const fl_engine *e, const char **reason)
+static fl_choice choose(const fl_gen_config *c, const fl_engine *e)
 {
-    const fl_gen_mode mode = fl_gen_choose(c->mode, &c->clover, reason);
-    const bool held = e->params.held_rows > 1;
-    return c->mode == FL_GEN_AUTO && mode == FL_GEN_SPEC && !held ? FL_GEN_AR : mode;
+    return fl_gen_choose(c->mode, &c->clover, &c->facts, e->params.held_rows > 1);
 }
 
 /* Room for one token behind the prompt; in block mode for the block that holds it. */
@@ -193,8 +172,7 @@ static fl_status check_room(const fl_gen_config *c, const fl_engine *e, fl_gen_m
 
 fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, int64_t n_prompt, fl_err *err)
 {
-    const char *reason = NULL;
-    const fl_gen_mode mode = choose_mode(c, e, &reason);
+    const fl_gen_mode mode = choose(c, e).mode;
     if (n_prompt < 1) return FL_FAIL(err, FL_E_ARG, 0, "the prompt is empty");
     if (mode == FL_GEN_BLOCK) FL_TRY(check_block(c, e, err));
     if (mode == FL_GEN_SPEC && e->params.held_rows < 2)
@@ -271,7 +249,7 @@ fl_status fl_loop_ar(fl_generator *g, const fl_gen_config *c, const int32_t *pro
 static fl_status run_loop(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
                           int64_t n_prompt, fl_gen_result *out, fl_err *err)
 {
-    switch (out->mode) {
+    switch (out->choice.mode) {
     case FL_GEN_BLOCK: return fl_loop_block(g, c, prompt, n_prompt, out, err);
     case FL_GEN_SPEC: return fl_loop_spec(g, c, prompt, n_prompt, out, err);
     default: return fl_loop_ar(g, c, prompt, n_prompt, out, err);
@@ -290,7 +268,7 @@ fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *pr
 {
     *out = (fl_gen_result){.n_prompt = n_prompt, .ids = g->ids, .stop_id = -1};
     g->start_ns = fl_clock_ns();
-    out->mode = choose_mode(c, g->engine, &out->reason);
+    out->choice = choose(c, g->engine);
     FL_TRY(fl_gen_check(c, g->engine, n_prompt, err));
     FL_TRY(fl_sampler_configure(g->sampler, &c->sampler, err));
     fl_emitter_init(&g->emitter, c, g->engine->model);

@@ -1,15 +1,13 @@
 #ifndef FL_DECODE_GENERATE_H
 #define FL_DECODE_GENERATE_H
 
+#include "runtime/decode/choose.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/model/forward.h"
 
 /* Text generation: from prompt ids to streamed text, one token at a time (AR), in blocks of masks
  * that are filled in several passes (block diffusion), or by speculation, which drafts several
  * tokens and keeps those that AR would have picked: AR's very text, in fewer passes. */
-
-typedef enum fl_gen_mode { FL_GEN_AUTO, FL_GEN_AR, FL_GEN_BLOCK, FL_GEN_SPEC } fl_gen_mode;
-const char *fl_gen_mode_name(fl_gen_mode m); /* "auto", "ar", "block", "spec" */
 
 typedef enum fl_finish {
     FL_FINISH_STOP,        /* a stop id */
@@ -28,6 +26,7 @@ enum { FL_MAX_STOP_STRINGS = 16, FL_MAX_STOP_BYTES = 1024 };
 
 typedef struct fl_gen_config {
     fl_gen_mode mode;
+    fl_mode_facts facts; /* what auto goes by */
     fl_sampler_config sampler;
     int64_t max_tokens;      /* -1 = until something else ends it */
     const char *const *stop; /* stop strings: UTF-8, 1 to FL_MAX_STOP_BYTES bytes each */
@@ -49,17 +48,12 @@ typedef struct fl_gen_config {
     void *arg;
 } fl_gen_config;
 
-/* What auto becomes on a model with these switches (on an engine with held_rows; without them
- * speculation becomes AR); anything else stays what it is. *reason: one static sentence. */
-fl_gen_mode fl_gen_choose(fl_gen_mode asked, const fl_clover *sw, const char **reason);
-
 /* The model's own defaults: clover's switches; temperature, top-k, top-p, min-p, penalties from
  * generation_config.json or the GGUF's general.sampling.* keys; greedy where it gives none. */
 void fl_gen_config_init(fl_gen_config *c, const fl_model *model);
 
 typedef struct fl_gen_result {
-    fl_gen_mode mode;   /* the one taken */
-    const char *reason; /* why, one static sentence */
+    fl_choice choice; /* the mode taken, and why */
     fl_finish finish;
     int32_t stop_id;    /* FL_FINISH_STOP: which; else -1 */
     int period;         /* FL_FINISH_REPEAT: tokens of the phrase; 0 = a second closing tag */

@@ -198,9 +198,8 @@ fl_status fl_tool_logits(const fl_options *o, fl_err *err)
     int64_t first = -1;
     fl_gen_config c;
 
-    FL_GO(fl_setup_open(o, &model, &engine, err));
+    FL_GO(fl_setup_open(o, &model, &engine, &c, err));
     FL_GO(fl_setup_check_output(model->src, o->out, err));
-    FL_GO(fl_setup_gen_config(o, model, &c, err));
     FL_GO(read_ids(o, model, &ids, err));
     if (o->denoise) {
         if (c.clover.mask_id < 0)

@@ -9,8 +9,8 @@
 static fl_status print_plan(const fl_options *o, const fl_engine *e, const fl_gen_config *c,
                             fl_err *err)
 {
-    const char *reason = NULL;
-    const char *mode = fl_gen_mode_name(fl_gen_choose(c->mode, &c->clover, &reason));
+    const fl_choice choice = fl_gen_choose(c->mode, &c->clover, &c->facts, e->params.held_rows > 1);
+    const char *mode = fl_gen_mode_name(choice.mode), *reason = choice.reason;
     char *text = NULL;
     if (o->json) {
         fl_json *j = fl_plan_json(&e->plan);
@@ -42,8 +42,7 @@ fl_status fl_tool_plan(const fl_options *o, fl_err *err)
     fl_model *model = NULL;
     fl_engine *engine = NULL;
     fl_gen_config c;
-    FL_GO(fl_setup_open(o, &model, &engine, err));
-    FL_GO(fl_setup_gen_config(o, model, &c, err));
+    FL_GO(fl_setup_open(o, &model, &engine, &c, err));
     st = print_plan(o, engine, &c, err);
 out:
     fl_engine_close(&engine);

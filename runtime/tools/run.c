@@ -190,7 +190,7 @@ static double rate(double n, double seconds) { return seconds > 0.0 ? n / second
 /* Generated tokens per pass, commits of blocks left out. */
 static double tokens_per_pass(const fl_gen_result *r)
 {
-    const int64_t passes = r->mode == FL_GEN_BLOCK
+    const int64_t passes = r->choice.mode == FL_GEN_BLOCK
                                ? r->denoise_passes
                                : r->clean_passes + r->denoise_passes + r->held_passes + 1;
     return rate((double)r->n_generated, (double)passes);
@@ -215,7 +215,7 @@ static void print_stats(const fl_engine *e, const fl_gen_result *r)
 {
     const fl_store_stats s = fl_store_get_stats(e->store);
     char read[32], used[32], cap[32];
-    fprintf(stderr, "mode %s: %s\n", fl_gen_mode_name(r->mode), r->reason);
+    fprintf(stderr, "mode %s: %s\n", fl_gen_mode_name(r->choice.mode), r->choice.reason);
     fprintf(stderr, "prompt %" PRId64 " tokens", r->n_prompt);
     if (r->prefill_s > 0)
         fprintf(stderr, " in %.3f s (%.1f tokens/s)", r->prefill_s,
@@ -265,29 +265,18 @@ static fl_json *experts_json(const fl_engine *e)
     return j;
 }
 
-static fl_json *copy_json(const fl_json *j)
-{
-    fl_err err;
-    fl_json *copy = NULL;
-    char *t = fl_json_dump(j, 0);
-    if (!t || fl_json_parse(t, strlen(t), "tool calls", &copy, &err) != FL_OK)
-        copy = fl_json_new_null();
-    free(t);
-    return copy;
-}
-
 static fl_json *result_json(const fl_engine *e, const fl_gen_result *r, const fl_chat_answer *a)
 {
     const fl_budget *b = fl_device_budget(e->dev);
     fl_json *j = fl_json_new_object(), *ids = fl_json_new_array();
     fl_json_set_str(j, "text", a->content);
     fl_json_set_str(j, "reasoning", a->reasoning);
-    if (a->tool_calls) fl_json_set(j, "tool_calls", copy_json(a->tool_calls));
+    if (a->tool_calls) fl_json_set(j, "tool_calls", fl_json_copy(a->tool_calls));
     for (int64_t i = 0; i < r->n_generated; i++) fl_json_append(ids, fl_json_new_int(r->ids[i]));
     fl_json_set(j, "ids", ids);
     fl_json_set_str(j, "finish", fl_finish_name(r->finish));
-    fl_json_set_str(j, "mode", fl_gen_mode_name(r->mode));
-    fl_json_set_str(j, "mode_reason", r->reason);
+    fl_json_set_str(j, "mode", fl_gen_mode_name(r->choice.mode));
+    fl_json_set_str(j, "mode_reason", r->choice.reason);
     fl_json_set_int(j, "prompt_tokens", r->n_prompt);
     fl_json_set_int(j, "tokens", r->n_generated);
     fl_json_set_num(j, "prefill_s", r->prefill_s);
@@ -398,8 +387,7 @@ fl_status fl_tool_run(const fl_options *o, fl_err *err)
     if (!o->prompt && !o->prompt_file && isatty(STDIN_FILENO))
         return FL_FAIL(err, FL_E_ARG, 0,
                        "no prompt: give -p TEXT or -f FILE (-f - reads this terminal)");
-    FL_GO(fl_setup_open(o, &model, &engine, err));
-    FL_GO(fl_setup_gen_config(o, model, &c, err));
+    FL_GO(fl_setup_open(o, &model, &engine, &c, err));
     FL_GO(encode_prompt(o, model, &ids, &n_ids, err));
     FL_GO(fl_gen_check(&c, engine, (int64_t)n_ids, err));
     FL_GO(fl_setup_load(engine, err));

@@ -6,6 +6,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/decode/rates.h"
+#include "runtime/model/identity.h"
+
+enum { DRAFT_ROWS = 32 /* verified at once on a model without blocks */ };
+
 fl_status fl_setup_model_path(const fl_options *o, const char **path, fl_err *err)
 {
     if (o->n_args < 1)
@@ -26,24 +31,14 @@ static fl_status parse_mode(const char *name, fl_gen_mode *out, fl_err *err)
     return FL_FAIL(err, FL_E_ARG, 0, "--mode %s: expected auto, ar, block or spec", name);
 }
 
-/* Rows that speculation verifies at once; 0 when this run cannot speculate. */
-static int held_rows(fl_gen_mode asked, const fl_clover *sw)
-{
-    const char *reason = NULL;
-    if (fl_gen_choose(asked, sw, &reason) != FL_GEN_SPEC) return 0;
-    return sw->block_size > 1 ? sw->block_size : 32;
-}
-
 fl_status fl_setup_check_output(const fl_source *src, const char *out, fl_err *err)
 {
     if (!fl_source_has_file(src, out)) return FL_OK;
     return FL_FAIL(err, FL_E_ARG, 0, "%s: is a file of the model to read; name another one", out);
 }
 
-fl_status fl_setup_engine_params(const fl_options *o, const fl_model *model, fl_engine_params *p,
-                                 fl_err *err)
+static fl_status engine_params(const fl_options *o, fl_engine_params *p, fl_err *err)
 {
-    fl_gen_mode mode = FL_GEN_AUTO;
     *p = fl_engine_defaults();
     p->device = o->device;
     p->vram = o->vram;
@@ -52,10 +47,6 @@ fl_status fl_setup_engine_params(const fl_options *o, const fl_model *model, fl_
     p->threads = o->threads;
     p->cpu_tier = o->cpu;
     p->io = o->io;
-    FL_TRY(parse_mode(o->mode, &mode, err));
-    /* logits has no use for it; plan shows what run takes. */
-    if (o->command && strcmp(o->command, "logits") != 0)
-        p->held_rows = held_rows(mode, &model->index->clover);
     if (o->kv) p->kv_type = (uint32_t)fl_type_by_name(o->kv);
     if (o->act && strcmp(o->act, "f32") == 0)
         p->act_f32 = true;
@@ -64,8 +55,8 @@ fl_status fl_setup_engine_params(const fl_options *o, const fl_model *model, fl_
     return FL_OK;
 }
 
-fl_status fl_setup_gen_config(const fl_options *o, const fl_model *model, fl_gen_config *c,
-                              fl_err *err)
+static fl_status gen_config(const fl_options *o, const fl_model *model, fl_gen_config *c,
+                            fl_err *err)
 {
     fl_gen_config_init(c, model);
     FL_TRY(parse_mode(o->mode, &c->mode, err));
@@ -89,19 +80,60 @@ fl_status fl_setup_gen_config(const fl_options *o, const fl_model *model, fl_gen
     return FL_OK;
 }
 
-fl_status fl_setup_open(const fl_options *o, fl_model **model, fl_engine **engine, fl_err *err)
+static fl_choice choose(const fl_gen_config *c, const fl_engine_params *p)
+{
+    return fl_gen_choose(c->mode, &c->clover, &c->facts, p->held_rows > 1);
+}
+
+/* What is stored about this model and setup. */
+static fl_status read_facts(const fl_engine *e, fl_mode_facts *out, fl_err *err)
+{
+    char key[FL_RATES_KEY];
+    uint64_t identity = 0;
+    fl_facts *f = NULL;
+    FL_TRY(fl_model_identity(e->model->src, &identity, err));
+    FL_TRY(fl_facts_open(&f, identity, err));
+    if (fl_facts_note(f)) fprintf(stderr, "note: %s\n", fl_facts_note(f));
+    fl_rates_key(key, e);
+    *out = fl_rates_read(f, key);
+    fl_facts_close(&f);
+    return FL_OK;
+}
+
+/* Rates belong to a plan with room for drafts, so auto makes that one first; where it then does not
+ * speculate, the room goes to experts. */
+static fl_status open_engine(const fl_options *o, const fl_model *model, fl_gen_config *c,
+                             fl_engine **engine, fl_err *err)
+{
+    fl_engine_params p;
+    FL_TRY(engine_params(o, &p, err));
+    /* logits decodes nothing. */
+    const bool decodes = !o->command || strcmp(o->command, "logits") != 0;
+    if (decodes && (c->mode == FL_GEN_AUTO || c->mode == FL_GEN_SPEC))
+        p.held_rows = c->clover.block_size > 1 ? c->clover.block_size : DRAFT_ROWS;
+    FL_TRY(fl_engine_open(engine, model, &p, err));
+    if (!decodes || c->mode != FL_GEN_AUTO) return FL_OK;
+    FL_TRY(read_facts(*engine, &c->facts, err));
+    if (choose(c, &p).mode == FL_GEN_SPEC) return FL_OK;
+    fl_engine_close(engine);
+    p.held_rows = 0;
+    return fl_engine_open(engine, model, &p, err);
+}
+
+fl_status fl_setup_open(const fl_options *o, fl_model **model, fl_engine **engine, fl_gen_config *c,
+                        fl_err *err)
 {
     fl_status st = FL_OK;
     const char *path = NULL;
-    fl_engine_params p;
     *model = NULL;
     *engine = NULL;
     FL_GO(fl_setup_model_path(o, &path, err));
     FL_GO(fl_model_open(model, path, err));
-    FL_GO(fl_setup_engine_params(o, *model, &p, err));
-    FL_GO(fl_engine_open(engine, *model, &p, err));
+    FL_GO(gen_config(o, *model, c, err));
+    FL_GO(open_engine(o, *model, c, engine, err));
     return FL_OK;
 out:
+    fl_engine_close(engine);
     fl_model_close(model);
     return st;
 }

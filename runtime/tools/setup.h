@@ -11,16 +11,12 @@
 FL_CHECKED fl_status fl_setup_model_path(const fl_options *o, const char **path, fl_err *err);
 /* FL_E_ARG when `out`, which is to be written, is one of the files of the model that is read. */
 FL_CHECKED fl_status fl_setup_check_output(const fl_source *src, const char *out, fl_err *err);
-/* The model decides whether speculation may be wanted. */
-FL_CHECKED fl_status fl_setup_engine_params(const fl_options *o, const fl_model *model,
-                                            fl_engine_params *p, fl_err *err);
-/* Starts from the model's defaults; a value given by the user wins. */
-FL_CHECKED fl_status fl_setup_gen_config(const fl_options *o, const fl_model *model,
-                                         fl_gen_config *c, fl_err *err);
 /* Opens the MODEL of the options and makes the plan: all that is known before the weights are
- * read. On failure both are NULL. */
+ * read. *c: the model's defaults, a value given by the user wins; with --mode auto also what is
+ * stored about the model, of which a damaged file gives a note on standard error. On failure both
+ * are NULL. */
 FL_CHECKED fl_status fl_setup_open(const fl_options *o, fl_model **model, fl_engine **engine,
-                                   fl_err *err);
+                                   fl_gen_config *c, fl_err *err);
 /* Reads the weights, with progress on standard error when that takes more than a second; then says
  * there what is slower or other than it could be: a fallback of the I/O, notes on the file. */
 FL_CHECKED fl_status fl_setup_load(fl_engine *engine, fl_err *err);

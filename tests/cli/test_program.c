@@ -25,6 +25,7 @@ static int setup(void **state)
     m.n_layer = m.interval = 2;
     m.arch = "clover_moe";
     dir = fl_tmp_make();
+    setenv("XDG_CACHE_HOME", dir, 1);
     model = fl_tmp_path(dir, "model.gguf");
     out_path = fl_tmp_path(dir, "out");
     err_path = fl_tmp_path(dir, "err");

@@ -22,6 +22,7 @@ static int setup(void **state)
     fl_make m = fl_make_tiny();
     m.n_layer = m.interval = 2;
     dir = fl_tmp_make();
+    setenv("XDG_CACHE_HOME", dir, 1);
     base = fl_tmp_path(dir, "base.gguf");
     clover = fl_tmp_path(dir, "clover.gguf");
     out = fl_tmp_path(dir, "out.npy");
@@ -341,7 +342,7 @@ static void plan_prints_what_run_takes(void **state)
     assert_non_null(strstr(table, "For run --mode block (asked for)"));
     free(table);
     table = call_captured(fl_tool_plan, words_of("plan %s --chunk 8192", base, ""));
-    assert_non_null(strstr(table, "For run --mode ar (the model knows no masks)"));
+    assert_non_null(strstr(table, "For run --mode spec (the model knows no masks)"));
     free(table);
     ASSERT_FAILS(call(fl_tool_plan, words_of("plan %s --vram 1K", clover, "")), FL_E_NOMEM,
                  "--vram");

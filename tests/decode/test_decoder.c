@@ -281,36 +281,6 @@ static void settings_that_cannot_work_are_refused(void **state)
     ASSERT_FAILS(fl_generate(fl_tiny.gen, &c, ids, 2, &r, &err), FL_E_ARG, "stop string 1");
 }
 
-static void auto_mode_follows_the_verdict(void **state)
-{
-    (void)state;
-    int32_t ids[5];
-    fl_output o = {0};
-    fl_tiny_prompt(ids, 5);
-    fl_gen_config c = fl_tiny_config(FL_GEN_AUTO);
-    c.max_tokens = 2;
-    c.clover.verdict = 1;
-    fl_tiny_run(&c, ids, 5, &o);
-    assert_int_equal(o.r.mode, FL_GEN_BLOCK);
-    assert_non_null(strstr(o.r.reason, "earned"));
-    c.clover.verdict = 0;
-    fl_tiny_run(&c, ids, 5, &o);
-    assert_int_equal(o.r.mode, FL_GEN_SPEC);
-    c.clover.verdict = -1;
-    fl_tiny_run(&c, ids, 5, &o);
-    assert_int_equal(o.r.mode, FL_GEN_SPEC);
-    /* An engine without room for held rows takes AR. */
-    const int held = fl_tiny.engine->params.held_rows;
-    fl_tiny.engine->params.held_rows = 0;
-    fl_tiny_run(&c, ids, 5, &o);
-    assert_int_equal(o.r.mode, FL_GEN_AR);
-    fl_tiny.engine->params.held_rows = held;
-    c.clover.has_blocks = false;
-    fl_tiny_run(&c, ids, 5, &o);
-    assert_int_equal(o.r.mode, FL_GEN_AR);
-    assert_non_null(strstr(o.r.reason, "no masks"));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,7 +289,6 @@ int main(void)
         cmocka_unit_test(C083_penalties_do_not_count_the_prompt),
         cmocka_unit_test(text_streams_in_order_and_can_be_canceled),
         cmocka_unit_test(settings_that_cannot_work_are_refused),
-        cmocka_unit_test(auto_mode_follows_the_verdict),
         /* Last: it changes the loaded weights. */
         cmocka_unit_test(A10_the_mask_is_never_emitted_and_passes_are_bounded),
         /* Last: it changes the loaded weights. */
