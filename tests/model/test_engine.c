@@ -140,7 +140,7 @@ static void settings_out_of_range_are_refused(void **state)
     fl_model_close(&m);
     fl_make odd = fl_make_tiny();
     odd.head_dim = 48;
-    char *odd_path = fl_tmp_path(dir, "odd.gguf");
+    char *odd_path = fl_tmp_path(fl_files.dir, "odd.gguf");
     fl_make_gguf(&odd, odd_path);
     p = fl_engine_defaults();
     p.kv_type = FL_TYPE_Q8_0;
