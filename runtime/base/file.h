@@ -16,9 +16,11 @@ FL_CHECKED fl_status fl_file_load(const char *path, uint64_t limit, char **data,
                                   fl_err *err);
 
 /* An output file that appears under its name only when complete: written to PATH.tmp.PID,
- * fsynced and renamed by commit; discard (or commit's failure) removes the temporary. PATH may be
- * a symbolic link: the file it leads to is replaced (the temporary lies beside it), the link stays;
- * a link that leads nowhere is FL_E_IO. */
+ * fsynced and renamed by commit; discard (or commit's failure) removes the temporary. So does
+ * SIGINT, SIGTERM, SIGHUP or SIGPIPE where it would end the process; one that is ignored or handled
+ * is left alone. What a killed process left (its PID dead, its lock gone) is removed when PATH is
+ * opened again. PATH may be a symbolic link: the file it leads to is replaced (the temporary lies
+ * beside it), the link stays; a link that leads nowhere is FL_E_IO. At most 32 are open at once. */
 typedef struct fl_outfile fl_outfile;
 FL_CHECKED fl_status fl_outfile_open(fl_outfile **out, const char *path, fl_err *err);
 FL_CHECKED fl_status fl_outfile_write(fl_outfile *f, const void *data, uint64_t n, fl_err *err);

@@ -13,7 +13,7 @@
  *
  * OUT is replaced only by the rename of a complete, re-read file. A run that fails or is
  * interrupted (SIGINT, SIGTERM, SIGHUP unless ignored) removes its temporary; a killed one leaves
- * OUT.tmp.PID. */
+ * OUT.tmp.PID, which the next run to the same OUT removes. */
 FL_CHECKED fl_status fl_tool_quantize(const fl_options *o, fl_err *err);
 
 #endif

@@ -625,6 +625,8 @@ static void a_killed_run_leaves_the_old_file(void **state)
     assert_true(WIFSIGNALED(rc) && WTERMSIG(rc) == SIGKILL);
     check_old(f.out);
     assert_int_equal(fl_tmp_count(f.dir), 3); /* and the temporary of the killed one */
+    ASSERT_OK(quantize(f.gguf, f.out, "q8_0", NULL));
+    assert_int_equal(fl_tmp_count(f.dir), 2);
     folder_remove(&f);
 }
 
