@@ -130,6 +130,7 @@ static fl_status fill_block(block_run *b, fl_err *err)
         fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, NULL, n, g->picks);
         commit(b, target, n);
         emit_head(b);
+        b->over = b->over || !fl_loop_between(g, b->c, b->out);
     }
     if (passes > b->out->max_passes) b->out->max_passes = passes;
     return FL_OK;
@@ -140,10 +141,7 @@ fl_status fl_loop_block(fl_generator *g, const fl_gen_config *c, const int32_t *
 {
     fl_engine *e = g->engine;
     block_run b = {.g = g, .c = c, .out = out, .size = c->clover.block_size};
-    int64_t start = n_prompt;
-    if (c->clover.block_align == FL_ALIGN_ABSOLUTE) start -= n_prompt % b.size;
-    FL_TRY(fl_loop_prefill(g, prompt, start, out, err));
-
+    int64_t start = fl_loop_start(c, FL_GEN_BLOCK, n_prompt);
     int n_given = (int)(n_prompt - start);
     while (!b.over && start + b.size <= e->params.n_ctx) {
         for (int i = 0; i < b.size; i++)

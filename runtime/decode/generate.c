@@ -96,6 +96,10 @@ fl_status fl_generator_create(fl_generator **out, fl_engine *engine, fl_err *err
     g->picks = malloc(block * sizeof(*g->picks));
     if (!g->ids || !g->block || !g->done || !g->rows || !g->pos || !g->picks)
         FL_GO(FL_FAIL(err, FL_E_NOMEM, 0, "generator: out of memory"));
+    FL_GO(fl_ladder_create(&g->ladder, engine->state.gdn_bytes, engine->params.state_budget,
+                           engine->params.n_ctx, err));
+    g->copies = malloc(((size_t)g->ladder->n_max + 1) * sizeof(*g->copies));
+    if (!g->copies) FL_GO(FL_FAIL(err, FL_E_NOMEM, 0, "generator: out of memory"));
     FL_GO(fl_sampler_create(&g->sampler, &engine->exec.k, engine->model->index->hp.n_vocab,
                             fl_pool_threads(engine->exec.pool), err));
     ban_ids(g->sampler, engine->model);
@@ -111,6 +115,8 @@ void fl_generator_destroy(fl_generator **gen)
     fl_generator *g = *gen;
     if (!g) return;
     fl_sampler_destroy(&g->sampler);
+    fl_ladder_destroy(&g->ladder);
+    free(g->copies);
     free(g->ids);
     free(g->block);
     free(g->done);
@@ -157,10 +163,8 @@ static fl_status check_room(const fl_gen_config *c, const fl_engine *e, fl_gen_m
     int64_t end = n_prompt + 1;
     char what[48] = "an answer", advice[64] = "raise --ctx or shorten the prompt";
     if (mode == FL_GEN_BLOCK) {
-        const int64_t size = c->clover.block_size;
-        end = (c->clover.block_align == FL_ALIGN_ABSOLUTE ? n_prompt - n_prompt % size : n_prompt) +
-              size;
-        snprintf(what, sizeof(what), "a block of %lld", (long long)size);
+        end = fl_loop_start(c, mode, n_prompt) + c->clover.block_size;
+        snprintf(what, sizeof(what), "a block of %d", c->clover.block_size);
     }
     if (end <= n_ctx) return FL_OK;
     if (end > most)
@@ -179,6 +183,7 @@ fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, int64_t n_pro
         return FL_FAIL(err, FL_E_ARG, 0, "speculation needs an engine opened with held_rows");
     FL_TRY(fl_sampler_check(&c->sampler, err));
     FL_TRY(fl_emitter_check(c, err));
+    FL_TRY(fl_roles_check(&c->roles, n_prompt, err));
     return c->max_tokens == 0 ? FL_OK : check_room(c, e, mode, n_prompt, err);
 }
 
@@ -208,17 +213,6 @@ bool fl_loop_push(fl_generator *g, const fl_gen_config *c, fl_gen_result *out, i
     return true;
 }
 
-fl_status fl_loop_prefill(fl_generator *g, const int32_t *ids, int64_t n, fl_gen_result *out,
-                          fl_err *err)
-{
-    if (n == 0) return FL_OK;
-    const uint64_t t0 = fl_clock_ns();
-    FL_TRY(fl_forward_clean(g->engine, ids, n, err));
-    out->prefill_passes += (n + g->engine->params.chunk - 1) / g->engine->params.chunk;
-    out->prefill_s += (double)(fl_clock_ns() - t0) * 1e-9;
-    return FL_OK;
-}
-
 fl_status fl_loop_next(fl_generator *g, int32_t *token, fl_err *err)
 {
     const int h_last = -1;
@@ -228,11 +222,9 @@ fl_status fl_loop_next(fl_generator *g, int32_t *token, fl_err *err)
     return FL_OK;
 }
 
-fl_status fl_loop_ar(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
-                     int64_t n_prompt, fl_gen_result *out, fl_err *err)
+fl_status fl_loop_ar(fl_generator *g, const fl_gen_config *c, fl_gen_result *out, fl_err *err)
 {
     fl_engine *e = g->engine;
-    FL_TRY(fl_loop_prefill(g, prompt, n_prompt, out, err));
     for (;;) {
         int32_t token = 0;
         FL_TRY(fl_loop_next(g, &token, err));
@@ -241,6 +233,7 @@ fl_status fl_loop_ar(fl_generator *g, const fl_gen_config *c, const int32_t *pro
         if (e->state.n + 1 >= e->params.n_ctx) break;
         FL_TRY(fl_forward_clean(e, &token, 1, err));
         out->clean_passes++;
+        if (!fl_loop_between(g, c, out)) return FL_OK;
     }
     out->finish = FL_FINISH_CONTEXT;
     return FL_OK;
@@ -252,7 +245,7 @@ static fl_status run_loop(fl_generator *g, const fl_gen_config *c, const int32_t
     switch (out->choice.mode) {
     case FL_GEN_BLOCK: return fl_loop_block(g, c, prompt, n_prompt, out, err);
     case FL_GEN_SPEC: return fl_loop_spec(g, c, prompt, n_prompt, out, err);
-    default: return fl_loop_ar(g, c, prompt, n_prompt, out, err);
+    default: return fl_loop_ar(g, c, out, err);
     }
 }
 
@@ -266,6 +259,7 @@ static void start_guard(fl_generator *g)
 fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
                       int64_t n_prompt, fl_gen_result *out, fl_err *err)
 {
+    bool go = true;
     *out = (fl_gen_result){.n_prompt = n_prompt, .ids = g->ids, .stop_id = -1};
     g->start_ns = fl_clock_ns();
     out->choice = choose(c, g->engine);
@@ -273,11 +267,12 @@ fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *pr
     FL_TRY(fl_sampler_configure(g->sampler, &c->sampler, err));
     fl_emitter_init(&g->emitter, c, g->engine->model);
     start_guard(g);
-    fl_state_reset(&g->engine->state);
     if (c->max_tokens == 0) {
         out->finish = FL_FINISH_LENGTH;
         return FL_OK;
     }
+    FL_TRY(fl_loop_prefill(g, c, prompt, n_prompt, &go, out, err));
+    if (!go) return FL_OK;
     FL_TRY(run_loop(g, c, prompt, n_prompt, out, err));
     if (out->finish != FL_FINISH_STOP_STRING) fl_emitter_flush(&g->emitter);
     out->decode_s = (double)(fl_clock_ns() - g->start_ns) * 1e-9 - out->prefill_s;

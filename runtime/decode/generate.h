@@ -2,6 +2,7 @@
 #define FL_DECODE_GENERATE_H
 
 #include "runtime/decode/choose.h"
+#include "runtime/decode/roles.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/model/forward.h"
 
@@ -14,7 +15,7 @@ typedef enum fl_finish {
     FL_FINISH_STOP_STRING, /* a stop string */
     FL_FINISH_LENGTH,      /* max_tokens */
     FL_FINISH_CONTEXT,     /* the context is full */
-    FL_FINISH_CANCELED,    /* the callback said so */
+    FL_FINISH_CANCELED,    /* a callback said so */
     FL_FINISH_REPEAT       /* the text ran in circles (guard.h) */
 } fl_finish;
 const char *fl_finish_name(fl_finish f); /* "stop", "stop_string", "length", ... */
@@ -45,7 +46,12 @@ typedef struct fl_gen_config {
     /* Text as it becomes final: whole characters, never a stop string or its part. Returning
      * false cancels. May be NULL. */
     bool (*on_text)(void *arg, const char *text, size_t n);
+    /* Before each chunk of the prompt, with its tokens read so far of those that are to be read,
+     * and after each pass of the answer, with done == total. Returning false cancels: what was read
+     * stays for the next call. May be NULL. */
+    bool (*on_progress)(void *arg, int64_t done, int64_t total);
     void *arg;
+    fl_roles roles; /* of the prompt; a zeroed one is allowed */
 } fl_gen_config;
 
 /* The model's own defaults: clover's switches; temperature, top-k, top-p, min-p, penalties from
@@ -59,6 +65,7 @@ typedef struct fl_gen_result {
     int period;         /* FL_FINISH_REPEAT: tokens of the phrase; 0 = a second closing tag */
     const int32_t *ids; /* generated ids in order, the stop id included; the generator's memory */
     int64_t n_prompt, n_generated;
+    int64_t n_reused;          /* tokens of the prompt that were not read: the state held them */
     int64_t prefill_passes;    /* chunks of the prompt */
     int64_t clean_passes;      /* after the prompt: AR steps or block commits on their own */
     int64_t held_passes;       /* verifications of a draft */
@@ -83,8 +90,11 @@ void fl_generator_destroy(fl_generator **g);
  * FL_E_UNSUPPORTED: block mode on a model without masks. */
 FL_CHECKED fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, int64_t n_prompt,
                                   fl_err *err);
-/* Starts a new sequence from the prompt and generates. Fails as fl_gen_check does;
- * FL_E_NAN names the layer. */
+/* Generates the answer to a prompt. What the prompt's beginning shares with the tokens that the
+ * generator read or generated before is not read again, as far as the checkpoints reach: the
+ * tokens, their bits and the state are those of a fresh generator (tests/decode/test_ladder.c).
+ * After a failure and after a cancellation the next call works likewise. Fails as fl_gen_check
+ * does; FL_E_NAN names the layer. */
 FL_CHECKED fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
                                  int64_t n_prompt, fl_gen_result *out, fl_err *err);
 

@@ -93,7 +93,6 @@ fl_status fl_loop_spec(fl_generator *g, const fl_gen_config *c, const int32_t *p
     int32_t first = 0;
     out->draft_source = r.source->name;
     fl_pace_init(&r.pace);
-    FL_TRY(fl_loop_prefill(g, prompt, n_prompt, out, err));
     FL_TRY(fl_loop_next(g, &first, err));
     for (bool over = push(&r, first); !over;) {
         if (g->engine->state.n + 1 >= g->engine->params.n_ctx) {
@@ -101,6 +100,7 @@ fl_status fl_loop_spec(fl_generator *g, const fl_gen_config *c, const int32_t *p
             break;
         }
         FL_TRY(round_or_step(&r, &over, err));
+        over = over || !fl_loop_between(g, c, out);
     }
     return FL_OK;
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/memory.h"
 #include "runtime/device/device.h"
 
 enum { RING = 256, ALIGN = 4096 };
@@ -93,44 +94,6 @@ static void *engine_main(void *arg)
     return NULL;
 }
 
-static bool read_number(const char *path, const char *key, uint64_t *v)
-{
-    FILE *f = fopen(path, "re");
-    if (!f) return false;
-    char line[128];
-    bool found = false;
-    const size_t k = strlen(key);
-    while (!found && fgets(line, sizeof line, f)) {
-        unsigned long long x;
-        if (strncmp(line, key, k) == 0 && sscanf(line + k, "%llu", &x) == 1) {
-            *v = x;
-            found = true;
-        }
-    }
-    fclose(f);
-    return found;
-}
-
-/* What a new process could take now without pushing others out: the kernel's own estimate, and
- * under a cgroup (v2, v1) what its limit leaves. */
-static uint64_t host_available(void)
-{
-    uint64_t avail = 0, limit = 0, used = 0;
-    if (read_number("/proc/meminfo", "MemAvailable:", &avail)) {
-        avail *= 1024;
-    } else {
-        avail = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    }
-    if ((read_number("/sys/fs/cgroup/memory.max", "", &limit) &&
-         read_number("/sys/fs/cgroup/memory.current", "", &used)) ||
-        (read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", "", &limit) &&
-         read_number("/sys/fs/cgroup/memory/memory.usage_in_bytes", "", &used))) {
-        const uint64_t left = limit > used ? limit - used : 0;
-        if (left < avail) avail = left;
-    }
-    return avail;
-}
-
 static fl_status start_engine(fl_device *dev, fl_err *err)
 {
     /* Signals go to the program's own threads. */
@@ -154,7 +117,7 @@ fl_status fl_device_open(fl_device **out, const fl_device_config *cfg, fl_err *e
     fl_device *dev = calloc(1, sizeof *dev);
     if (!dev) return FL_FAIL(err, FL_E_NOMEM, errno, "host device: out of memory");
     dev->budget.name = "device";
-    dev->budget.cap = cfg->memory_cap ? cfg->memory_cap : host_available();
+    dev->budget.cap = cfg->memory_cap ? cfg->memory_cap : fl_memory_available();
     dev->link_bytes_s = cfg->link_bytes_s;
     pthread_mutex_init(&dev->lock, NULL);
     pthread_cond_init(&dev->queued, NULL);

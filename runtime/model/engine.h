@@ -25,6 +25,8 @@ typedef struct fl_engine_params {
     const char *io;       /* I/O backend, NULL = best */
     int block_size;       /* rows of a block pass, at most FL_MAX_BLOCK; 0 = the model's */
     int held_rows;        /* rows of a held pass (speculation), at most block_size; 0 = none */
+    /* Host memory for checkpoints of the state, bytes; 0 = a tenth of this machine's. */
+    uint64_t state_budget;
 } fl_engine_params;
 
 enum { FL_MAX_BLOCK = 256 };

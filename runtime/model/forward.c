@@ -129,6 +129,10 @@ static fl_status run_writing(fl_engine *e, const fl_pass *p, const int32_t *clea
     const fl_status st = run_layers(e, p, clean, block, err);
     e->state.broken = st != FL_OK;
     if (st != FL_OK) return st;
+    for (int i = 0; i < p->n_copies; i++)
+        fl_forward_hidden(e, (int)(p->copy[i].n - e->state.n) - 1,
+                          fl_state_in_copy(&e->state, &p->copy[i], e->state.h_last));
+    memcpy(e->state.ids + e->state.n, clean, (size_t)p->n_write * sizeof(*clean));
     e->state.n += p->n_write;
     fl_forward_hidden(e, p->n_write - 1, e->state.h_last);
     return FL_OK;
@@ -144,6 +148,17 @@ fl_status fl_forward_clean(fl_engine *e, const int32_t *ids, int64_t n, fl_err *
         done += rows;
     }
     return FL_OK;
+}
+
+fl_status fl_forward_copying(fl_engine *e, const int32_t *ids, int64_t n, const fl_state_copy *copy,
+                             int n_copies, fl_err *err)
+{
+    FL_TRY(check_room(e, n, err));
+    assert(n <= e->params.chunk);
+    fl_pass p = make_pass(e, (int)n, 0, NULL);
+    p.copy = copy;
+    p.n_copies = n_copies;
+    return run_writing(e, &p, ids, NULL, err);
 }
 
 static fl_status check_block(const fl_engine *e, int n, const fl_clover *sw, fl_err *err)
@@ -198,6 +213,7 @@ fl_status fl_forward_held(fl_engine *e, const int32_t *ids, int n, fl_err *err)
     fl_pass p = make_pass(e, 0, n, &held_switches);
     p.held = true;
     FL_TRY(run_layers(e, &p, NULL, ids, err));
+    memcpy(e->state.ids + e->state.n, ids, (size_t)n * sizeof(*ids));
     e->state.held.n = n;
     return FL_OK;
 }

@@ -10,8 +10,14 @@
 
 /* Token-causal pass over n tokens in chunks of params.chunk rows; the only pass that writes the
  * state. After it the hidden rows of the last chunk are at hand. On failure the state is broken
- * until fl_state_reset. */
+ * until fl_state_reset or fl_state_restore. */
 FL_CHECKED fl_status fl_forward_clean(fl_engine *e, const int32_t *ids, int64_t n, fl_err *err);
+
+/* The same over n <= params.chunk tokens in one pass, which also fills copies of the state behind
+ * some of them: copy[i].n rising, from state.n + 1 to state.n + n. On failure the copies hold
+ * nothing. */
+FL_CHECKED fl_status fl_forward_copying(fl_engine *e, const int32_t *ids, int64_t n,
+                                        const fl_state_copy *copy, int n_copies, fl_err *err);
 
 /* Block pass over n <= block_size rows at positions state.n ..: every row sees all clean tokens
  * and all rows of the block. Writes nothing but scratch. Of `sw` it reads the GDN block mode, the

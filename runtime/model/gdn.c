@@ -185,6 +185,21 @@ static void block_rows(const gdn_run *r, int n, const float *s, int worker)
     if (r->bidir) add_backward(r, n, worker);
 }
 
+/* The clean rows of value head n, in pieces that end where a copy of the state is wanted. */
+static void clean_rows(const gdn_run *r, int n, float *s)
+{
+    const fl_pass *p = r->p;
+    const size_t bytes = (size_t)(p->hp->gdn_dim * p->hp->gdn_dim) * sizeof(float);
+    int t = 0;
+    for (int i = 0; i <= p->n_copies; i++) {
+        const int to = i < p->n_copies ? (int)(p->copy[i].n - p->state->n) : p->n_write;
+        const fl_gdn_args a = forward_args(r, n, s, t, to);
+        if (to > t) p->exec->k.gdn_scan(&a);
+        if (i < p->n_copies) memcpy(fl_state_in_copy(p->state, &p->copy[i], s), s, bytes);
+        t = to;
+    }
+}
+
 /* One value head over all rows: scan, read-out, gated norm. */
 static void head_task(void *arg, int n, int worker)
 {
@@ -194,10 +209,7 @@ static void head_task(void *arg, int n, int worker)
     const fl_gdn_buffers *b = &p->buf->gdn;
     const int64_t d = hp->gdn_dim, nv = hp->gdn_v_heads;
     float *s = p->state->s[r->layer] + n * d * d;
-    if (p->n_write > 0) {
-        const fl_gdn_args a = forward_args(r, n, s, 0, p->n_write);
-        p->exec->k.gdn_scan(&a);
-    }
+    if (p->n_write > 0) clean_rows(r, n, s);
     if (p->n_rows > p->n_write) block_rows(r, n, s, worker);
 
     for (int t = 0; t < p->n_rows; t++) {
@@ -207,16 +219,27 @@ static void head_task(void *arg, int n, int worker)
     }
 }
 
-/* The last three rows of (old tail, the first n rows of u), oldest first. */
-static void keep_tail(const gdn_run *r, int n)
+/* The last three rows of (old tail, the first n rows of u), oldest first, into `to`, which may be
+ * the tail itself. */
+static void keep_tail(const gdn_run *r, int n, float *to)
 {
     const int64_t c = r->p->state->n_channels;
-    const size_t bytes = (size_t)c * sizeof(float);
-    float *tail = r->p->state->tail[r->layer];
+    const float *tail = r->p->state->tail[r->layer];
     for (int i = 0; i < 3; i++) {
         const int at = n - 3 + i; /* row of u; negative: row 3 + at of the old tail */
-        memcpy(tail + i * c, at >= 0 ? r->u + at * c : tail + (3 + at) * c, bytes);
+        memmove(to + i * c, at >= 0 ? r->u + at * c : tail + (3 + at) * c,
+                (size_t)c * sizeof(float));
     }
+}
+
+static void keep_tails(const gdn_run *r)
+{
+    const fl_pass *p = r->p;
+    float *tail = p->state->tail[r->layer];
+    for (int i = 0; i < p->n_copies; i++)
+        keep_tail(r, (int)(p->copy[i].n - p->state->n),
+                  fl_state_in_copy(p->state, &p->copy[i], tail));
+    keep_tail(r, p->n_write, tail);
 }
 
 static void promote_task(void *arg, int n, int worker)
@@ -232,7 +255,7 @@ void fl_gdn_promote(const fl_pass *p, int layer)
 {
     gdn_run r = make_run(p, layer);
     fl_pool_run(p->exec->pool, promote_task, &r, p->hp->gdn_v_heads);
-    keep_tail(&r, p->n_rows);
+    keep_tail(&r, p->n_rows, p->state->tail[layer]);
 }
 
 fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err)
@@ -257,7 +280,7 @@ fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err)
 
     fl_pool_run(p->exec->pool, row_task, &r, p->n_rows);
     fl_pool_run(p->exec->pool, head_task, &r, (int)nv);
-    if (p->n_write > 0) keep_tail(&r, p->n_write);
+    if (p->n_write > 0) keep_tails(&r);
 
     fl_rows mid = {.x = b->gdn.o, .ld = v_dim, .cols = v_dim, .n = p->n_rows};
     const fl_linear_job out = {&w->out, b->y, hp->d_model};

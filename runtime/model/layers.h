@@ -24,6 +24,10 @@ typedef struct fl_pass {
     const fl_clover *sw; /* block rows: GDN mode, expert pool; else NULL */
     bool held;           /* the block's rows are token-causal and go to state->held as well */
     int n_lead;          /* leading block rows that are not masks (FL_GDN_MIXED) */
+    /* Where the state behind clean rows goes as well; n rising, from state->n + 1 to
+     * state->n + n_write */
+    const fl_state_copy *copy;
+    int n_copies;
 } fl_pass;
 
 /* Angles of rows n .. n + n_rows - 1: computed in double, cosine and sine rounded to float. */

@@ -101,7 +101,13 @@ fl_status fl_state_init(fl_state *st, const fl_index *ix, const fl_state_shape *
     arenas a = {
         {.base = kv, .size = n.kv}, {.base = gdn, .size = n.gdn}, {.base = held, .size = n.held}};
     set_shape(st, ix, shape);
-    if (!make_tables(st)) return FL_FAIL(err, FL_E_NOMEM, 0, "sequence state: out of memory");
+    st->gdn = gdn;
+    st->gdn_bytes = n.gdn;
+    st->ids = calloc((size_t)st->n_ctx, sizeof(*st->ids));
+    if (!st->ids || !make_tables(st)) {
+        fl_state_fini(st);
+        return FL_FAIL(err, FL_E_NOMEM, 0, "sequence state: out of memory");
+    }
     lay_out(st, ix, &a);
     fl_state_reset(st);
     return FL_OK;
@@ -110,6 +116,7 @@ fl_status fl_state_init(fl_state *st, const fl_index *ix, const fl_state_shape *
 void fl_state_fini(fl_state *st)
 {
     free(st->k);
+    free(st->ids);
     *st = (fl_state){0};
 }
 
@@ -121,6 +128,23 @@ void fl_state_reset(fl_state *st)
         memset(st->tail[i], 0, (size_t)(3 * st->n_channels) * sizeof(float));
     }
     st->n = 0;
+    st->held.n = 0;
+    st->broken = false;
+    st->resets++;
+}
+
+void fl_state_save(const fl_state *st, fl_state_copy *to)
+{
+    assert(!st->broken);
+    to->n = st->n;
+    memcpy(to->memory, st->gdn, st->gdn_bytes);
+}
+
+void fl_state_restore(fl_state *st, const fl_state_copy *from)
+{
+    assert(from->n <= st->n);
+    memcpy(st->gdn, from->memory, st->gdn_bytes);
+    st->n = from->n;
     st->held.n = 0;
     st->broken = false;
 }

@@ -24,6 +24,7 @@ typedef struct fl_held {
  *   tail     per GDN layer [3][C] float32: the last three raw in_proj_qkv rows, oldest first
  *            (before convolution and SiLU), zeros before token 0
  *   h_last   [d_model] the final-norm row of token n-1
+ *   ids      [n_ctx] the tokens themselves, 0 .. n-1 (host memory)
  * Three arenas: the KV cache, the GDN state (with h_last), held rows; sized by the same code in
  * counting mode. */
 typedef struct fl_state {
@@ -36,9 +37,29 @@ typedef struct fl_state {
     void **k, **v;     /* [n_layer], NULL on GDN layers */
     float **s, **tail; /* [n_layer], NULL on attention layers */
     float *h_last;
+    int32_t *ids;
+    uint8_t *gdn; /* the GDN arena: s, tail and h_last */
+    uint64_t gdn_bytes;
     fl_held held;
-    bool broken; /* a clean pass failed half way: only a reset makes it usable */
+    bool broken;     /* a clean pass failed half way: only a reset or a copy makes it usable */
+    uint64_t resets; /* times that the sequence began anew: copies of earlier ones are void */
 } fl_state;
+
+/* A copy of what cannot be rolled back: the GDN arena (s, tail, h_last) behind token n - 1. With
+ * the cache's rows below n it is the whole state. */
+typedef struct fl_state_copy {
+    int64_t n;
+    void *memory; /* [gdn_bytes] host memory */
+} fl_state_copy;
+/* Copies the state as it is now; to->n is set. */
+void fl_state_save(const fl_state *st, fl_state_copy *to);
+/* Goes back to a copy made of this very sequence: rows below n of the cache still hold it. */
+void fl_state_restore(fl_state *st, const fl_state_copy *from);
+/* Where a part of the GDN arena (s[i], tail[i], h_last) lies in a copy. */
+static inline void *fl_state_in_copy(const fl_state *st, const fl_state_copy *c, const void *part)
+{
+    return (uint8_t *)c->memory + ((const uint8_t *)part - st->gdn);
+}
 
 typedef struct fl_state_shape {
     int64_t n_ctx;
