@@ -1,0 +1,123 @@
+#include "tests/support/quantized.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "runtime/tools/quantize.h"
+#include "tests/support/test.h"
+#include "tests/support/tmp.h"
+
+fl_status fl_quantize_loud(const char *in, const char *out, const char *type, const char *arch,
+                           fl_err *err)
+{
+    const char *args[2] = {in, out};
+    const fl_options o = {
+        .command = "quantize", .args = args, .n_args = 2, .type = type, .arch = arch, .threads = 2};
+    *err = (fl_err){0};
+    return fl_tool_quantize(&o, err);
+}
+
+fl_status fl_quantize(const char *in, const char *out, const char *type, const char *arch,
+                      fl_err *err)
+{
+    fflush(stderr);
+    const int keep = dup(STDERR_FILENO), null = open("/dev/null", O_WRONLY);
+    assert_true(keep >= 0 && null >= 0);
+    dup2(null, STDERR_FILENO);
+    const fl_status st = fl_quantize_loud(in, out, type, arch, err);
+    fflush(stderr);
+    dup2(keep, STDERR_FILENO);
+    close(keep);
+    close(null);
+    return st;
+}
+
+fl_workplace fl_workplace_make(void)
+{
+    fl_workplace f;
+    f.dir = fl_tmp_make();
+    f.hf = fl_tmp_path(f.dir, "hf");
+    f.gguf = fl_tmp_path(f.dir, "in.gguf");
+    f.out = fl_tmp_path(f.dir, "out.gguf");
+    return f;
+}
+
+void fl_workplace_remove(fl_workplace *w)
+{
+    free(w->hf);
+    free(w->gguf);
+    free(w->out);
+    fl_tmp_remove(w->dir);
+}
+
+fl_source *fl_open_source(const char *path)
+{
+    fl_err err = {0};
+    fl_source *s;
+    ASSERT_OK(fl_source_open(&s, path, &err));
+    return s;
+}
+
+const fl_tensor *fl_need_tensor(const fl_source *s, const char *name)
+{
+    const fl_tensor *t = fl_source_find(s, name);
+    if (!t) fail_msg("no tensor %s", name);
+    return t;
+}
+
+static float *values_of(const fl_source *s, const fl_tensor *t, int64_t *n)
+{
+    fl_err err = {0};
+    const fl_type_info *ti = fl_type_get(t->type);
+    uint8_t *raw = malloc(t->bytes);
+    *n = (int64_t)(t->bytes / ti->block_bytes * ti->block_elems);
+    float *v = malloc((size_t)*n * sizeof *v);
+    assert_true(raw && v);
+    ASSERT_OK(fl_source_read(s, t, 0, raw, t->bytes, &err));
+    ti->dequantize(raw, v, *n);
+    free(raw);
+    return v;
+}
+
+void fl_compare_files(const char *want, const char *got, double bound, bool all)
+{
+    fl_source *a = fl_open_source(want), *b = fl_open_source(got);
+    if (all) assert_int_equal(fl_source_n_tensors(a), fl_source_n_tensors(b));
+    for (size_t i = 0; i < fl_source_n_tensors(b); i++) {
+        const fl_tensor *t = fl_source_tensor(b, i), *u = fl_need_tensor(a, t->name);
+        assert_memory_equal(t->ne, u->ne, sizeof t->ne);
+        int64_t n, m;
+        float *x = values_of(a, u, &m), *y = values_of(b, t, &n);
+        assert_int_equal(n, m);
+        double e = 0, r = 0;
+        for (int64_t k = 0; k < n; k++) {
+            e += pow((double)x[k] - (double)y[k], 2);
+            r += pow((double)x[k], 2);
+        }
+        const double limit = bound > 0 ? bound : strstr(t->name, "_a") ? 1e-7 : 0;
+        if (!(sqrt(e) <= limit * sqrt(r))) fail_msg("%s: error %g", t->name, sqrt(e / r));
+        free(x);
+        free(y);
+    }
+    fl_source_close(&a);
+    fl_source_close(&b);
+}
+
+fl_make fl_layout(int i)
+{
+    fl_make m = fl_make_tiny();
+    m.type = FL_TYPE_F32;
+    if (i > 0) m.arch = "clover_moe";
+    switch (i) {
+    case 2: m.st_type = FL_TYPE_BF16; break;
+    case 3: m.st_per_expert = true; break;
+    case 4: m.st_plain = m.st_flat = true; break;
+    case 5: m.st_files = 3; break;
+    case 6: m.tied = true; break;
+    case 7: m.mtp = true; break;
+    default: break;
+    }
+    return m;
+}

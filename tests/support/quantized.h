@@ -1,0 +1,34 @@
+#ifndef FL_TESTS_SUPPORT_QUANTIZED_H
+#define FL_TESTS_SUPPORT_QUANTIZED_H
+
+#include "runtime/model/source.h"
+#include "tests/support/make_model.h"
+
+/* What the tests of fourleaf quantize share. Failures end the test. */
+
+/* Runs the tool; its lines on stderr are thrown away, or (loud) come. */
+fl_status fl_quantize(const char *in, const char *out, const char *type, const char *arch,
+                      fl_err *err);
+fl_status fl_quantize_loud(const char *in, const char *out, const char *type, const char *arch,
+                           fl_err *err);
+
+/* A fresh folder and names in it: a safetensors folder, a GGUF to read, the file to write. */
+typedef struct fl_workplace {
+    char *dir, *hf, *gguf, *out;
+} fl_workplace;
+fl_workplace fl_workplace_make(void);
+void fl_workplace_remove(fl_workplace *w);
+
+fl_source *fl_open_source(const char *path);
+const fl_tensor *fl_need_tensor(const fl_source *s, const char *name);
+
+/* Every tensor of `got` is in `want` (written by make_model, which has a converter of its own) with
+ * the same shape and, up to `bound` (relative RMS), the same values; with `all`, none is missing.
+ * Bound 0: the same bits, but for the last one of exp. */
+void fl_compare_files(const char *want, const char *got, double bound, bool all);
+
+/* Tiny models in the forms that a source comes in: 0 is qwen35moe, the others clover_moe. */
+enum { FL_N_LAYOUTS = 8 };
+fl_make fl_layout(int i);
+
+#endif
