@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "runtime/base/options.h"
+#include "runtime/tools/calibrate.h"
 #include "runtime/tools/inspect.h"
 #include "runtime/tools/logits.h"
 #include "runtime/tools/plan.h"
@@ -18,7 +19,7 @@ static const struct {
     fl_status (*run)(const fl_options *o, fl_err *err);
 } tools[] = {
     {"run", fl_tool_run},       {"plan", fl_tool_plan},         {"inspect", fl_tool_inspect},
-    {"logits", fl_tool_logits}, {"quantize", fl_tool_quantize},
+    {"logits", fl_tool_logits}, {"quantize", fl_tool_quantize}, {"calibrate", fl_tool_calibrate},
 };
 
 static int fail(const fl_err *err, int code)

@@ -20,7 +20,8 @@ enum {
     C_PLAN = 1 << 1,
     C_INSPECT = 1 << 2,
     C_LOGITS = 1 << 3,
-    C_QUANTIZE = 1 << 4
+    C_QUANTIZE = 1 << 4,
+    C_CALIBRATE = 1 << 5
 };
 
 typedef struct command {
@@ -38,6 +39,8 @@ static const command commands[] = {
     {"inspect", C_INSPECT, 1, 1, "inspect MODEL [--json]", "show what a model file holds"},
     {"logits", C_LOGITS, 1, 1, "logits MODEL --ids 1,2,3 | --text TEXT -o FILE.npy [options]",
      "write next-token logits as a NumPy file"},
+    {"calibrate", C_CALIBRATE, 1, 1, "calibrate MODEL [options of run] [--json]",
+     "measure how fast the ways of decoding are here, for --mode auto"},
     {"quantize", C_QUANTIZE, 2, 2, "quantize IN OUT.gguf [--type T] [--arch A] [--threads N]",
      "write a GGUF file from a safetensors folder or an F32/F16/BF16 GGUF"},
 };
@@ -76,8 +79,8 @@ typedef struct option_row {
 } option_row;
 
 #define AT(field) offsetof(fl_options, field)
-#define C_MODEL (C_RUN | C_LOGITS)
-#define C_ALL (C_RUN | C_PLAN | C_INSPECT | C_LOGITS | C_QUANTIZE)
+#define C_MODEL (C_RUN | C_LOGITS | C_CALIBRATE)
+#define C_ALL (C_RUN | C_PLAN | C_INSPECT | C_LOGITS | C_QUANTIZE | C_CALIBRATE)
 
 static const option_row rows[] = {
     {"prompt", 'p', K_TEXT, C_RUN, AT(prompt), 0, 0, NULL, "TEXT", "the user's message"},
@@ -89,7 +92,7 @@ static const option_row rows[] = {
     {"mode", 0, K_CHOICE, C_RUN | C_PLAN, AT(mode), 0, 0, "auto|ar|block|spec", "MODE",
      "block: block diffusion; spec: the text of ar in fewer passes; auto: spec, or the fastest by "
      "stored rates (calibrate), block only where it is earned"},
-    {"think", 0, K_ONOFF, C_RUN, AT(think), 0, 0, NULL, "on|off",
+    {"think", 0, K_ONOFF, C_RUN | C_CALIBRATE, AT(think), 0, 0, NULL, "on|off",
      "thinking (default on): the reasoning goes to stderr"},
     {"max-tokens", 0, K_INT, C_RUN, AT(max_tokens), 0, 131072, NULL, "N", "stop after N tokens"},
     {"stop", 0, K_STOP, C_RUN, AT(stop), 0, 0, NULL, "TEXT", "stop before TEXT; may be repeated"},
@@ -129,7 +132,7 @@ static const option_row rows[] = {
     {"io", 0, K_CHOICE, C_MODEL, AT(io), 0, 0, "uring|pread|fake", "BACKEND",
      "how weights are read; default: the best that works; fake: one read at a time, for tests"},
     {"stats", 0, K_FLAG, C_RUN, AT(stats), 0, 0, NULL, NULL, "statistics on stderr"},
-    {"json", 0, K_FLAG, C_RUN | C_PLAN | C_INSPECT, AT(json), 0, 0, NULL, NULL,
+    {"json", 0, K_FLAG, C_RUN | C_PLAN | C_INSPECT | C_CALIBRATE, AT(json), 0, 0, NULL, NULL,
      "one JSON object on stdout"},
     {"ids", 0, K_TEXT, C_LOGITS, AT(ids), 0, 0, NULL, "1,2,3", "token ids"},
     {"text", 0, K_TEXT, C_LOGITS, AT(text), 0, 0, NULL, "TEXT", "text to tokenize"},

@@ -11,17 +11,21 @@ const char *fl_gen_mode_name(fl_gen_mode m)
 
 fl_mode_facts fl_mode_facts_none(void) { return (fl_mode_facts){.earned = -1}; }
 
-static const char *block_mode_is(const fl_clover *sw, const fl_mode_facts *facts, bool *allowed)
+bool fl_gen_block_earned(const fl_clover *sw, const fl_mode_facts *facts)
 {
-    *allowed = false;
+    return sw->has_blocks && (facts->earned >= 0 ? facts->earned : sw->verdict) == 1;
+}
+
+static const char *block_mode_is(const fl_clover *sw, const fl_mode_facts *facts)
+{
     if (!sw->has_blocks) return "the model knows no masks";
-    if (facts->earned == 0) return "the probe found that block mode is not earned";
-    if (facts->earned < 0 && sw->verdict == 0) return "the file says that block mode is not earned";
-    if (facts->earned < 0 && sw->verdict < 0)
-        return "nothing says that block mode is earned (fourleaf probe finds out)";
-    *allowed = true;
-    return facts->earned == 1 ? "the probe found that block mode is earned"
-                              : "the file says that block mode is earned";
+    if (facts->earned >= 0)
+        return facts->earned ? "the probe found that block mode is earned"
+                             : "the probe found that block mode is not earned";
+    if (sw->verdict >= 0)
+        return sw->verdict ? "the file says that block mode is earned"
+                           : "the file says that block mode is not earned";
+    return "nothing says that block mode is earned (fourleaf probe finds out)";
 }
 
 /* The fastest stored mode of those that are allowed; FL_GEN_AUTO when there is none. */
@@ -55,9 +59,9 @@ fl_choice fl_gen_choose(fl_gen_mode asked, const fl_clover *sw, const fl_mode_fa
                         bool can_draft)
 {
     fl_choice c = {asked, "asked for"};
-    bool block_allowed;
     if (asked != FL_GEN_AUTO) return c;
-    const char *why = block_mode_is(sw, facts, &block_allowed);
+    const bool block_allowed = fl_gen_block_earned(sw, facts);
+    const char *why = block_mode_is(sw, facts);
     c.mode = fastest(facts, block_allowed, can_draft);
     if (c.mode != FL_GEN_AUTO) {
         snprintf(c.reason, sizeof c.reason, "%s", why);

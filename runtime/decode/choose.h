@@ -24,6 +24,9 @@ typedef struct fl_choice {
     char reason[FL_REASON_BYTES];
 } fl_choice;
 
+/* Block mode may be taken: the probe's word, else the file's verdict. */
+bool fl_gen_block_earned(const fl_clover *sw, const fl_mode_facts *facts);
+
 /* Anything but auto stays what was asked for. auto takes AR with speculation, whose text is AR's
  * whatever the model's masks are worth. Where rates are stored it takes the fastest of ar, spec
  * and, when it is earned (by the probe's word, else by the file's verdict), block. Without room

@@ -138,7 +138,6 @@ static fl_status write_file(const fl_facts *f, const fl_json *all, fl_err *err)
     fl_status st = FL_OK;
     char *text = fl_json_dump(all, 1);
     if (!text) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory to write it", f->path);
-    FL_GO(make_folders(f, err));
     FL_GO(fl_outfile_open(&o, f->path, err));
     FL_GO(fl_outfile_write(o, text, strlen(text), err));
     FL_GO(fl_outfile_write(o, "\n", 1, err));
@@ -149,18 +148,28 @@ out:
     return st;
 }
 
-fl_status fl_facts_put(fl_facts *f, const char *section, fl_json *value, fl_err *err)
+fl_status fl_facts_writable(const fl_facts *f, fl_err *err)
 {
-    if (!f->path) {
-        fl_json_free(&value);
+    if (!f->path)
         return FL_FAIL(err, FL_E_IO, 0,
                        "no place to store facts on the model: set XDG_CACHE_HOME or HOME to the "
                        "full path of a folder");
-    }
+    FL_TRY(make_folders(f, err));
+    if (access(f->folder, W_OK | X_OK) == 0) return FL_OK;
+    return FL_FAIL(err, FL_E_IO, errno, "%s: cannot be written to: %s", f->folder, strerror(errno));
+}
+
+fl_status fl_facts_put(fl_facts *f, const char *section, fl_json *value, fl_err *err)
+{
     fl_json *now = NULL;
+    fl_status st = fl_facts_writable(f, err);
+    if (st != FL_OK) {
+        fl_json_free(&value);
+        return st;
+    }
     if (read_file(f, &now, NULL) != FL_OK || !now) now = new_file(f);
     fl_json_set(now, section, value);
-    const fl_status st = write_file(f, now, err);
+    st = write_file(f, now, err);
     if (st == FL_OK) {
         fl_json_free(&f->all);
         f->all = now;

@@ -24,6 +24,10 @@ const char *fl_facts_path(const fl_facts *f);
 /* An object, borrowed until the next put or close; NULL when nothing is known. */
 const fl_json *fl_facts_section(const fl_facts *f, const char *name);
 
+/* FL_E_IO when put could not work for want of a place or of the right to write there; asks before
+ * long work. Makes the folder. */
+FL_CHECKED fl_status fl_facts_writable(const fl_facts *f, fl_err *err);
+
 /* Takes the object `value` (also on failure) in place of the section; the other sections stay as
  * they are on the disk by now. The file appears whole or not at all. FL_E_IO names what cannot be
  * written. */

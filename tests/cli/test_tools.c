@@ -7,13 +7,14 @@
 #include "runtime/tools/logits.h"
 #include "runtime/tools/plan.h"
 #include "runtime/tools/run.h"
+#include "tests/support/command.h"
 #include "tests/support/engine.h"
 #include "tests/support/make_model.h"
 #include "tests/support/npy.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
-static char *dir, *clover, *base, *out, *captured;
+static char *dir, *clover, *base, *out;
 static fl_err err;
 
 static int setup(void **state)
@@ -26,7 +27,6 @@ static int setup(void **state)
     base = fl_tmp_path(dir, "base.gguf");
     clover = fl_tmp_path(dir, "clover.gguf");
     out = fl_tmp_path(dir, "out.npy");
-    captured = fl_tmp_path(dir, "stdout");
     fl_make_gguf(&m, base);
     m.arch = "clover_moe";
     fl_make_gguf(&m, clover);
@@ -39,48 +39,13 @@ static int teardown(void **state)
     free(base);
     free(clover);
     free(out);
-    free(captured);
     fl_tmp_remove(dir);
     return 0;
 }
 
-/* Runs "fourleaf WORDS..." (single spaces between words; '~' stands for a space within one). */
-static fl_status call(fl_status (*tool)(const fl_options *, fl_err *), const char *words)
+static fl_status call(fl_command command, const char *words)
 {
-    char copy[1024], *argv[64];
-    int argc = 0;
-    fl_options o;
-    fl_err parse = {0};
-    snprintf(copy, sizeof(copy), "fourleaf %s", words);
-    for (char *p = strtok(copy, " "); p; p = strtok(NULL, " ")) argv[argc++] = p;
-    for (int i = 0; i < argc; i++)
-        for (char *p = argv[i]; *p; p++)
-            if (*p == '~') *p = ' ';
-    argv[argc] = NULL;
-    const fl_status st = fl_options_parse(&o, argc, argv, &parse);
-    if (st != FL_OK) fail_msg("%s", parse.msg);
-    return tool(&o, &err);
-}
-
-/* The same with standard output in a file; its text is malloc'ed. */
-static char *call_captured(fl_status (*tool)(const fl_options *, fl_err *), const char *words)
-{
-    char *text = NULL;
-    uint64_t n = 0;
-    fflush(stdout);
-    const int saved = dup(1);
-    FILE *f = fopen(captured, "wb");
-    assert_non_null(f);
-    assert_true(dup2(fileno(f), 1) == 1);
-    err = (fl_err){0};
-    const fl_status st = call(tool, words);
-    fflush(stdout);
-    dup2(saved, 1);
-    close(saved);
-    fclose(f);
-    if (st != FL_OK) fail_msg("%s: %s", words, err.msg);
-    ASSERT_OK(fl_file_load(captured, 1 << 20, &text, &n, &err));
-    return text;
+    return fl_command_call(command, words, &err);
 }
 
 static const char *words_of(const char *format, const char *model, const char *file)
@@ -95,12 +60,12 @@ static const char *words_of(const char *format, const char *model, const char *f
 static void run_streams_in_ar_the_text_that_auto_puts_into_json(void **state)
 {
     (void)state;
-    char *plain = call_captured(
+    char *plain = fl_command_output(
         fl_tool_run,
         words_of(
             "run %s -p hello~there --mode ar --max-tokens 12 --ignore-eos --threads 1 --think off",
             clover, ""));
-    char *text = call_captured(
+    char *text = fl_command_output(
         fl_tool_run,
         words_of(
             "run %s -p hello~there --max-tokens 12 --ignore-eos --threads 1 --json --think off",
@@ -137,7 +102,7 @@ static void run_takes_blocks_a_file_and_a_small_budget(void **state)
                  "run %s -f %s --mode block --max-tokens 20 --ignore-eos --threads 1 --json --ctx "
                  "128 --chunk 32 --threshold 0.05%s",
                  clover, file, small ? " --vram 720K" : "");
-        char *text = call_captured(fl_tool_run, words);
+        char *text = fl_command_output(fl_tool_run, words);
         fl_json *j = NULL;
         ASSERT_OK(fl_json_parse(text, strlen(text), "stdout", &j, &err));
         assert_string_equal(fl_json_str(fl_json_get(j, "mode"), ""), "block");
@@ -325,9 +290,9 @@ static void plan_prints_what_run_takes(void **state)
     int64_t bytes[sizeof(options) / sizeof(*options)];
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
         snprintf(words, sizeof(words), "plan %s --json %s", clover, options[i]);
-        char *plan = call_captured(fl_tool_plan, words);
+        char *plan = fl_command_output(fl_tool_plan, words);
         snprintf(words, sizeof(words), "run %s -p x --max-tokens 1 --json %s", clover, options[i]);
-        char *run = call_captured(fl_tool_run, words);
+        char *run = fl_command_output(fl_tool_run, words);
         bytes[i] = number(plan, "device", "bytes");
         assert_true(bytes[i] > 0);
         assert_int_equal(bytes[i], number(run, NULL, "device_used"));
@@ -337,11 +302,11 @@ static void plan_prints_what_run_takes(void **state)
     }
     assert_int_equal(bytes[0], bytes[3]); /* auto speculates on this model */
     assert_true(bytes[1] < bytes[0]);
-    char *table = call_captured(fl_tool_plan, words_of("plan %s --mode block", clover, ""));
+    char *table = fl_command_output(fl_tool_plan, words_of("plan %s --mode block", clover, ""));
     assert_non_null(strstr(table, "KV cache"));
     assert_non_null(strstr(table, "For run --mode block (asked for)"));
     free(table);
-    table = call_captured(fl_tool_plan, words_of("plan %s --chunk 8192", base, ""));
+    table = fl_command_output(fl_tool_plan, words_of("plan %s --chunk 8192", base, ""));
     assert_non_null(strstr(table, "For run --mode spec (the model knows no masks)"));
     free(table);
     ASSERT_FAILS(call(fl_tool_plan, words_of("plan %s --vram 1K", clover, "")), FL_E_NOMEM,

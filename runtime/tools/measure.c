@@ -1,0 +1,267 @@
+#include "runtime/tools/measure.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/options.h"
+#include "runtime/model/chat.h"
+
+/* Requests that any chat model takes, and whose kind clover-tiny was trained for as well: facts,
+ * JSON, a short explanation. How much a pass gives depends on the text, so none of them is made
+ * up of repetitions. */
+static const char *const requests[] = {
+    "What are the capitals of France, Japan and Egypt?",
+    "Dispatch: 1. turn on the fan; 2. call Anna; 3. close gate 7; 4. report to Elena at 08:30; "
+    "5. send 12 tons of glass to Helsinki.",
+    "Explain sleep.",
+};
+
+enum {
+    N_REQUESTS = sizeof requests / sizeof *requests,
+    MAX_TOKENS = 64, /* of an answer */
+    ROUNDS = 2,      /* each answer is generated so often in each mode */
+    TRIES = 4,       /* of a pass */
+    BEFORE = 32      /* tokens in front of it */
+};
+
+typedef struct measurement {
+    fl_engine *e;
+    fl_generator *g;
+    const fl_measure_config *c;
+    fl_measured *out;
+    uint64_t start_ns;
+    int32_t *prompt[N_REQUESTS];
+    size_t n_prompt[N_REQUESTS];
+    int32_t *text; /* [FL_MEASURE_CONTEXT or a chunk] prompts and answers, over and over */
+    int64_t n_text;
+} measurement;
+
+static double seconds_since(uint64_t t0) { return (double)(fl_clock_ns() - t0) * 1e-9; }
+
+static bool out_of_time(const measurement *m) { return seconds_since(m->start_ns) > m->c->seconds; }
+
+static void tell(const measurement *m, const char *part)
+{
+    if (m->c->progress) m->c->progress(m->c->arg, part);
+}
+
+/* ---- ways of decoding ---- */
+
+static fl_status encode(measurement *m, fl_err *err)
+{
+    const fl_model *model = m->e->model;
+    if (!model->tokenizer)
+        return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
+                       "%s holds no tokenizer: put tokenizer.json beside the weights",
+                       fl_source_paths(model->src)[0]);
+    for (int i = 0; i < N_REQUESTS; i++) {
+        char *chat = NULL;
+        size_t n = 0;
+        FL_TRY(fl_chat_render_simple(NULL, requests[i], m->c->think, &chat, &n, err));
+        const fl_status st = fl_tokenizer_encode(model->tokenizer, chat, n, true, &m->prompt[i],
+                                                 &m->n_prompt[i], err);
+        free(chat);
+        FL_TRY(st);
+    }
+    return FL_OK;
+}
+
+/* Prompts and answers become the text that passes are tried on. */
+static void keep_text(measurement *m, const int32_t *ids, int64_t n, int64_t room)
+{
+    for (int64_t i = 0; i < n && m->n_text < room; i++) m->text[m->n_text++] = ids[i];
+}
+
+static fl_status answer(measurement *m, int request, fl_gen_mode mode, fl_gen_result *r,
+                        fl_err *err)
+{
+    fl_gen_config c = *m->c->gen;
+    char part[64];
+    snprintf(part, sizeof part, "request %d of %d, mode %s", request + 1, N_REQUESTS,
+             fl_gen_mode_name(mode));
+    tell(m, part);
+    c.mode = mode;
+    c.max_tokens = MAX_TOKENS;
+    c.draft_always = true; /* what drafts are worth, not how soon they are given up */
+    return fl_generate(m->g, &c, m->prompt[request], (int64_t)m->n_prompt[request], r, err);
+}
+
+static void count(fl_measured_mode *t, const fl_gen_result *r, double seconds)
+{
+    t->tokens += r->n_generated;
+    t->seconds += seconds;
+    t->passes += r->clean_passes + r->held_passes + r->denoise_passes;
+    t->blocks += r->blocks;
+    t->drafted += r->drafted;
+    t->accepted += r->accepted;
+}
+
+/* One request in every mode, the modes in turns. */
+static fl_status answer_all(measurement *m, int request, int64_t room, fl_err *err)
+{
+    double least[FL_GEN_MODES] = {0};
+    fl_gen_result r[FL_GEN_MODES];
+    for (int round = 0; round < ROUNDS && (round == 0 || !out_of_time(m)); round++)
+        for (int mode = FL_GEN_AR; mode < FL_GEN_MODES; mode++) {
+            if (mode == FL_GEN_BLOCK && !m->c->block) continue;
+            FL_TRY(answer(m, request, (fl_gen_mode)mode, &r[mode], err));
+            if (round == 0 || r[mode].decode_s < least[mode]) least[mode] = r[mode].decode_s;
+            if (round > 0 || mode != FL_GEN_AR) continue;
+            keep_text(m, m->prompt[request], (int64_t)m->n_prompt[request], room);
+            keep_text(m, r[mode].ids, r[mode].n_generated, room);
+        }
+    for (int mode = FL_GEN_AR; mode < FL_GEN_MODES; mode++)
+        if (least[mode] > 0.0) count(&m->out->mode[mode], &r[mode], least[mode]);
+    m->out->n_requests++;
+    return FL_OK;
+}
+
+/* ---- passes ---- */
+
+typedef enum pass { PASS_STEP, PASS_BLOCK, PASS_FUSED, PASS_HELD, PASS_PREFILL } pass;
+
+/* `rows` clean, held or masked rows; a fused pass has as many of both. */
+static fl_status run_pass(measurement *m, pass kind, const int32_t *x, int rows, fl_err *err)
+{
+    fl_engine *e = m->e;
+    const fl_clover *sw = &m->c->gen->clover;
+    int32_t masks[FL_MAX_BLOCK];
+    int row[FL_MAX_BLOCK] = {-1}, n_logits = 1;
+    const float *logits = NULL;
+    if (kind != PASS_STEP && kind != PASS_PREFILL) {
+        n_logits = rows;
+        for (int i = 0; i < rows; i++) {
+            masks[i] = sw->mask_id;
+            row[i] = kind == PASS_FUSED ? rows + i : i;
+        }
+    }
+    switch (kind) {
+    case PASS_STEP:
+    case PASS_PREFILL: FL_TRY(fl_forward_clean(e, x, rows, err)); break;
+    case PASS_BLOCK: FL_TRY(fl_forward_denoise(e, masks, rows, sw, err)); break;
+    case PASS_FUSED: FL_TRY(fl_forward_fused(e, x, rows, masks, rows, sw, err)); break;
+    case PASS_HELD: FL_TRY(fl_forward_held(e, x, rows, err)); break;
+    }
+    return fl_forward_logits(e, row, n_logits, &logits, err);
+}
+
+/* The least of some tries, each behind the same beginning and on another part of the text. */
+static fl_status time_pass(measurement *m, pass kind, int rows, fl_err *err)
+{
+    static const char *const name[] = {"step", "block", "fused", "held", "prefill"};
+    const int before = kind == PASS_PREFILL ? 0 : BEFORE;
+    double least = 0.0;
+    char part[64];
+    snprintf(part, sizeof part, "%s passes of %d rows", name[kind], rows);
+    tell(m, part);
+    for (int i = 0; i < TRIES && (i == 0 || !out_of_time(m)); i++) {
+        const int32_t *x = m->text + before + (m->n_text - before - rows) * i / TRIES;
+        fl_state_reset(&m->e->state);
+        if (before > 0) FL_TRY(fl_forward_clean(m->e, m->text, before, err));
+        const uint64_t t0 = fl_clock_ns();
+        FL_TRY(run_pass(m, kind, x, rows, err));
+        const double s = seconds_since(t0);
+        if (i == 0 || s < least) least = s;
+    }
+    m->out->pass[m->out->n_passes++] =
+        (fl_measured_pass){name[kind], kind == PASS_FUSED ? 2 * rows : rows, least};
+    return FL_OK;
+}
+
+static fl_status time_passes(measurement *m, fl_err *err)
+{
+    const fl_clover *sw = &m->c->gen->clover;
+    FL_TRY(time_pass(m, PASS_STEP, 1, err));
+    if (sw->has_blocks) {
+        FL_TRY(time_pass(m, PASS_BLOCK, sw->block_size, err));
+        FL_TRY(time_pass(m, PASS_FUSED, sw->block_size, err));
+    }
+    for (int rows = 2; rows <= m->e->params.held_rows; rows *= 2)
+        FL_TRY(time_pass(m, PASS_HELD, rows, err));
+    return time_pass(m, PASS_PREFILL, (int)m->e->params.chunk, err);
+}
+
+/* ---- all of it ---- */
+
+/* Repeats the text until a chunk of it is there. */
+static void fill_text(measurement *m, int64_t room)
+{
+    const int64_t n = m->n_text;
+    while (m->n_text < room) {
+        m->text[m->n_text] = m->text[m->n_text - n];
+        m->n_text++;
+    }
+}
+
+fl_status fl_measure(fl_engine *e, fl_generator *g, const fl_measure_config *c, fl_measured *out,
+                     fl_err *err)
+{
+    measurement m = {.e = e, .g = g, .c = c, .out = out, .start_ns = fl_clock_ns()};
+    const fl_engine_params *p = &e->params;
+    const int64_t room = p->chunk > FL_MEASURE_CONTEXT ? p->chunk : FL_MEASURE_CONTEXT;
+    fl_status st = FL_OK;
+    *out = (fl_measured){0};
+    if (p->n_ctx < FL_MEASURE_CONTEXT || p->held_rows < 2)
+        return FL_FAIL(err, FL_E_ARG, 0, "measuring takes a context of %d tokens, this has %lld",
+                       FL_MEASURE_CONTEXT, (long long)p->n_ctx);
+    m.text = malloc((size_t)room * sizeof *m.text);
+    if (!m.text) return FL_FAIL(err, FL_E_NOMEM, 0, "measuring: out of memory");
+    FL_GO(encode(&m, err));
+    for (int i = 0; i < N_REQUESTS && (i == 0 || !out_of_time(&m)); i++)
+        FL_GO(answer_all(&m, i, room, err));
+    fill_text(&m, room);
+    FL_GO(time_passes(&m, err));
+out:
+    fl_state_reset(&e->state);
+    for (int i = 0; i < N_REQUESTS; i++) free(m.prompt[i]);
+    free(m.text);
+    return st;
+}
+
+double fl_measured_rate(const fl_measured *m, fl_gen_mode mode)
+{
+    const fl_measured_mode *t = &m->mode[mode];
+    return t->seconds > 0.0 ? (double)t->tokens / t->seconds : 0.0;
+}
+
+static fl_json *mode_json(const fl_measured_mode *t)
+{
+    fl_json *j = fl_json_new_object();
+    fl_json_set_int(j, "tokens", t->tokens);
+    fl_json_set_int(j, "passes", t->passes);
+    fl_json_set_num(j, "seconds", t->seconds);
+    if (t->blocks > 0) fl_json_set_int(j, "blocks", t->blocks);
+    if (t->drafted > 0) fl_json_set_int(j, "drafted", t->drafted);
+    if (t->drafted > 0) fl_json_set_int(j, "accepted", t->accepted);
+    return j;
+}
+
+static fl_json *pass_json(const fl_measured_pass *p)
+{
+    fl_json *j = fl_json_new_object();
+    fl_json_set_str(j, "kind", p->kind);
+    fl_json_set_int(j, "rows", p->rows);
+    fl_json_set_num(j, "seconds", p->seconds);
+    return j;
+}
+
+fl_json *fl_measured_json(const fl_measured *m)
+{
+    fl_json *j = fl_json_new_object(), *rates = fl_json_new_object();
+    fl_json *modes = fl_json_new_object(), *passes = fl_json_new_array();
+    for (int i = FL_GEN_AR; i < FL_GEN_MODES; i++) {
+        const char *name = fl_gen_mode_name((fl_gen_mode)i);
+        if (m->mode[i].tokens == 0) continue;
+        fl_json_set_num(rates, name, fl_measured_rate(m, (fl_gen_mode)i));
+        fl_json_set(modes, name, mode_json(&m->mode[i]));
+    }
+    for (int i = 0; i < m->n_passes; i++) fl_json_append(passes, pass_json(&m->pass[i]));
+    fl_json_set_str(j, "version", fl_version);
+    fl_json_set_int(j, "requests", m->n_requests);
+    fl_json_set(j, "tokens_per_s", rates);
+    fl_json_set(j, "modes", modes);
+    fl_json_set(j, "passes", passes);
+    return j;
+}

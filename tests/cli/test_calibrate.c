@@ -1,0 +1,227 @@
+/* calibrate measures and stores; run goes by what is stored and stores nothing. */
+#include <stdlib.h>
+
+#include "runtime/base/file.h"
+#include "runtime/base/json.h"
+#include "runtime/decode/rates.h"
+#include "runtime/model/identity.h"
+#include "runtime/tools/calibrate.h"
+#include "runtime/tools/plan.h"
+#include "runtime/tools/run.h"
+#include "tests/support/command.h"
+#include "tests/support/files.h"
+#include "tests/support/make_model.h"
+#include "tests/support/test.h"
+#include "tests/support/tmp.h"
+
+static fl_err err;
+
+static int setup(void **state)
+{
+    fl_make m = fl_make_tiny();
+    m.arch = "clover_moe";
+    m.n_layer = m.interval = 2;
+    if (fl_files_setup(state) != 0) return 1;
+    fl_make_gguf(&m, fl_files.gguf);
+    setenv("XDG_CACHE_HOME", fl_files.dir, 1);
+    return 0;
+}
+
+static const char *words(const char *command, const char *rest)
+{
+    static char text[512];
+    snprintf(text, sizeof text, "%s %s --threads 1 %s", command, fl_files.gguf, rest);
+    return text;
+}
+
+static fl_json *json(fl_command command, const char *line)
+{
+    fl_json *j = NULL;
+    char *text = fl_command_output(command, line);
+    ASSERT_OK(fl_json_parse(text, strlen(text), "stdout", &j, &err));
+    free(text);
+    return j;
+}
+
+static fl_json *run(const char *rest)
+{
+    char all[256];
+    snprintf(all, sizeof all, "-p hello --max-tokens 3 --ignore-eos --json %s", rest);
+    return json(fl_tool_run, words("run", all));
+}
+
+static const char *str(const fl_json *j, const char *key)
+{
+    return fl_json_str(fl_json_get(j, key), "");
+}
+
+/* The facts on the model; the caller closes them. */
+static fl_facts *facts(void)
+{
+    fl_source *src = NULL;
+    fl_facts *f = NULL;
+    uint64_t id = 0;
+    ASSERT_OK(fl_source_open(&src, fl_files.gguf, &err));
+    ASSERT_OK(fl_model_identity(src, &id, &err));
+    ASSERT_OK(fl_facts_open(&f, id, &err));
+    fl_source_close(&src);
+    return f;
+}
+
+static void set_earned(fl_facts *f)
+{
+    fl_json *probe = fl_json_new_object();
+    fl_json_set_bool(probe, "earned", true);
+    ASSERT_OK(fl_facts_put(f, "probe", probe, &err));
+}
+
+static void check_modes(const fl_json *rates, bool block)
+{
+    static const char *const modes[] = {"ar", "block", "spec"};
+    for (int i = 0; i < 3; i++) {
+        const bool want = i != 1 || block;
+        const fl_json *m = fl_json_get(fl_json_get(rates, "modes"), modes[i]);
+        const fl_json *per_s = fl_json_get(fl_json_get(rates, "tokens_per_s"), modes[i]);
+        assert_int_equal(fl_json_int(fl_json_get(m, "tokens"), 0) > 0, want);
+        assert_int_equal(fl_json_int(fl_json_get(m, "passes"), 0) > 0, want);
+        assert_int_equal(fl_json_num(per_s, 0) > 0, want);
+    }
+}
+
+static void check_passes(const fl_json *passes)
+{
+    static const char *const kinds[] = {"step", "block", "fused", "held",   "held",
+                                        "held", "held",  "held",  "prefill"};
+    static const int rows[] = {1, 32, 64, 2, 4, 8, 16, 32, 300};
+    assert_int_equal(fl_json_size(passes), sizeof rows / sizeof *rows);
+    for (size_t i = 0; i < fl_json_size(passes); i++) {
+        const fl_json *p = fl_json_at(passes, i);
+        assert_string_equal(str(p, "kind"), kinds[i]);
+        assert_int_equal(fl_json_int(fl_json_get(p, "rows"), 0), rows[i]);
+        assert_true(fl_json_num(fl_json_get(p, "seconds"), 0) > 0);
+    }
+}
+
+/* Stored for one setup: run finds the rates there, does not elsewhere, and writes none. */
+static void test_run_goes_by_what_calibrate_stores(void **state)
+{
+    (void)state;
+    char *before = NULL, *after = NULL;
+    fl_json *j = run("");
+    assert_string_equal(str(j, "mode"), "spec");
+    assert_null(strstr(str(j, "mode_reason"), "stored rates"));
+    fl_json_free(&j);
+
+    j = json(fl_tool_calibrate, words("calibrate", "--json --ctx 300"));
+    assert_non_null(strstr(str(j, "setup"), "1 threads, kv f16"));
+    assert_int_equal(fl_json_int(fl_json_get(fl_json_get(j, "rates"), "requests"), 0), 3);
+    check_modes(fl_json_get(j, "rates"), false); /* nothing says that block mode is earned */
+    check_passes(fl_json_get(fl_json_get(j, "rates"), "passes"));
+    char *path = strdup(str(j, "path")), *mode = strdup(str(j, "auto"));
+    fl_json_free(&j);
+
+    ASSERT_OK(fl_file_load(path, 1 << 20, &before, NULL, &err));
+    j = run("");
+    assert_string_equal(str(j, "mode"), mode);
+    assert_non_null(strstr(str(j, "mode_reason"), "nothing says"));
+    assert_non_null(strstr(str(j, "mode_reason"), "stored rates: spec"));
+    fl_json_free(&j);
+    j = json(fl_tool_plan, words("plan", "--json"));
+    assert_string_equal(str(j, "mode"), mode);
+    fl_json_free(&j);
+    j = run("--kv f32");
+    assert_null(strstr(str(j, "mode_reason"), "stored rates"));
+    fl_json_free(&j);
+    ASSERT_OK(fl_file_load(path, 1 << 20, &after, NULL, &err));
+    assert_string_equal(before, after);
+    free(before);
+    free(after);
+    free(path);
+    free(mode);
+}
+
+static void test_block_mode_is_measured_when_it_is_earned(void **state)
+{
+    (void)state;
+    fl_facts *f = facts();
+    set_earned(f);
+    fl_facts_close(&f);
+    fl_json *j = json(fl_tool_calibrate, words("calibrate", "--json --ctx 256"));
+    check_modes(fl_json_get(j, "rates"), true);
+    fl_json_free(&j);
+}
+
+/* Rates written by hand: with the probe's word auto takes block, and makes no room for drafts. */
+static void test_block_mode_when_it_is_earned_and_faster(void **state)
+{
+    (void)state;
+    char key[FL_RATES_KEY];
+    fl_engine_params p = fl_engine_defaults();
+    fl_model *model = NULL;
+    fl_engine *e = NULL;
+    p.threads = 1;
+    ASSERT_OK(fl_model_open(&model, fl_files.gguf, &err));
+    ASSERT_OK(fl_engine_open(&e, model, &p, &err));
+    fl_rates_key(key, e);
+    fl_engine_close(&e);
+    fl_model_close(&model);
+    fl_json *entry = fl_json_new_object(), *per_s = fl_json_new_object();
+    fl_json_set_num(per_s, "ar", 10);
+    fl_json_set_num(per_s, "spec", 20);
+    fl_json_set_num(per_s, "block", 30);
+    fl_json_set(entry, "tokens_per_s", per_s);
+    fl_facts *f = facts();
+    ASSERT_OK(fl_rates_store(f, key, entry, &err));
+
+    fl_json *j = run("");
+    assert_string_equal(str(j, "mode"), "spec");
+    const int64_t with_drafts = fl_json_int(fl_json_get(j, "device_used"), 0);
+    fl_json_free(&j);
+    set_earned(f);
+    j = run("");
+    assert_string_equal(str(j, "mode"), "block");
+    assert_true(fl_json_int(fl_json_get(j, "device_used"), 0) < with_drafts);
+    fl_json_free(&j);
+    fl_facts_close(&f);
+}
+
+static void test_a_damaged_store_is_no_failure(void **state)
+{
+    (void)state;
+    fl_facts *f = facts();
+    set_earned(f);
+    fl_tmp_write(fl_facts_path(f), "{\"schema\"", 9);
+    fl_facts_close(&f);
+    fl_json *j = run("");
+    assert_string_equal(str(j, "mode"), "spec");
+    fl_json_free(&j);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    ASSERT_FAILS(fl_command_call(fl_tool_calibrate, words("calibrate", "--ctx 255"), &err),
+                 FL_E_ARG, "256 tokens");
+    char *in_the_way = fl_tmp_path(fl_files.dir, "file");
+    fl_tmp_write(in_the_way, "x", 1);
+    setenv("XDG_CACHE_HOME", in_the_way, 1);
+    ASSERT_FAILS(fl_command_call(fl_tool_calibrate, words("calibrate", ""), &err), FL_E_IO,
+                 in_the_way);
+    free(in_the_way);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_run_goes_by_what_calibrate_stores, setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(test_block_mode_is_measured_when_it_is_earned, setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(test_block_mode_when_it_is_earned_and_faster, setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(test_a_damaged_store_is_no_failure, setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(test_refusals, setup, fl_files_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
