@@ -103,12 +103,11 @@ static fl_status load_residents(fl_store *s, void (*progress)(void *, uint64_t, 
                                 void *arg, fl_err *err)
 {
     const uint64_t start = fl_clock_ns();
-    uint64_t at = 0, total = 0, done = 0;
+    uint64_t at = 0, done = 0;
     for (int k = 0; k < s->n_keys; k++) {
         if (!s->plan->resident[k]) continue;
         s->resident_at[k] = at;
         at += s->plan->in.expert_bytes[k];
-        total += place_bytes(&s->place[k]);
     }
     assert(at == s->plan->resident_bytes);
     int next = 0, under_way = 0;
@@ -126,10 +125,10 @@ static fl_status load_residents(fl_store *s, void (*progress)(void *, uint64_t, 
         fl_fetch_next(s->fetch, true, &key, &st, err);
         FL_TRY(st);
         under_way--;
-        done += place_bytes(&s->place[key]);
-        if (progress) progress(arg, done, total);
+        done += s->plan->in.expert_bytes[key];
+        s->stats.bytes_loaded += place_bytes(&s->place[key]);
+        if (progress) progress(arg, done, s->plan->resident_bytes);
     }
-    s->stats.bytes_loaded = done;
     s->stats.load_ns = fl_clock_ns() - start;
     return FL_OK;
 }

@@ -51,7 +51,8 @@ typedef struct fl_store_stats {
 /* `plan` and `place` ([n_layer * n_expert]) must outlive the store; the store allocates exactly
  * plan->resident_bytes + plan->n_slots * plan->slot_bytes of device memory and
  * plan->staging_bytes of host memory, and is the only user of `io` while it lives. `progress`
- * may be NULL; else it is called with the bytes of resident experts loaded so far.
+ * may be NULL; else it is called with the bytes of resident experts loaded so far, of
+ * plan->resident_bytes.
  * FL_E_FORMAT: an expert's place has not the bytes that the plan counted; FL_E_NOMEM; FL_E_IO and
  * FL_E_FORMAT of the reads. After a failure nothing is held. */
 FL_CHECKED fl_status fl_store_create(fl_store **out, fl_device *dev, fl_io *io, const fl_plan *plan,

@@ -134,6 +134,20 @@ out:
     return st;
 }
 
+/* Weights and experts report one sum. */
+typedef struct load_progress {
+    void (*report)(void *arg, uint64_t done, uint64_t total); /* or NULL */
+    void *arg;
+    uint64_t before, total;
+} load_progress;
+
+static void report_part(void *arg, uint64_t done, uint64_t part)
+{
+    const load_progress *p = arg;
+    (void)part;
+    if (p->report) p->report(p->arg, p->before + done, p->total);
+}
+
 fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done, uint64_t total),
                          void *progress_arg, fl_err *err)
 {
@@ -142,6 +156,7 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
     const fl_plan_input *plan = &e->plan.in;
     const fl_buffers_shape buffers = buffers_shape(e);
     const fl_state_shape shape = state_shape(e);
+    load_progress p = {.report = progress, .arg = progress_arg};
 
     FL_TRY(fl_io_open(&e->io, e->params.io, fl_source_paths(src), fl_source_n_files(src), IO_DEPTH,
                       err));
@@ -149,12 +164,16 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
         if (plan->item[i].bytes > 0)
             FL_TRY(
                 fl_device_alloc(e->dev, plan->item[i].bytes, plan->item[i].name, &e->mem[i], err));
-    FL_TRY(fl_weights_load(&e->weights, ix, e->dev, e->io, e->mem[ITEM_WEIGHTS], err));
+    p.total = fl_weights_bytes(ix) + e->plan.resident_bytes;
+    FL_TRY(fl_weights_load(&e->weights, ix, e->dev, e->io, e->mem[ITEM_WEIGHTS], report_part, &p,
+                           err));
     FL_TRY(fl_state_init(&e->state, ix, &shape, e->mem[ITEM_KV], e->mem[ITEM_GDN],
                          e->mem[ITEM_HELD], err));
     fl_buffers_init(&e->buf, ix, &buffers, e->mem[ITEM_BUFFERS]);
-    return fl_store_create(&e->store, e->dev, e->io, &e->plan, e->experts.place, progress,
-                           progress_arg, err);
+    p.before = fl_weights_bytes(ix);
+    report_part(&p, 0, 0);
+    return fl_store_create(&e->store, e->dev, e->io, &e->plan, e->experts.place, report_part, &p,
+                           err);
 }
 
 void fl_engine_close(fl_engine **engine)

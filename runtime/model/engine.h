@@ -58,7 +58,8 @@ int64_t fl_engine_max_context(const fl_hparams *hp);
  * model's or the hard limit, a bad chunk; FL_E_NOMEM: the plan does not fit, with what would. */
 FL_CHECKED fl_status fl_engine_open(fl_engine **out, const fl_model *model,
                                     const fl_engine_params *params, fl_err *err);
-/* Takes the planned memory and reads the weights. `progress` may be NULL. */
+/* Takes the planned memory and reads the weights. `progress` may be NULL; else it is called with
+ * the bytes that are there, of dense weights and resident experts together. */
 FL_CHECKED fl_status fl_engine_load(fl_engine *e,
                                     void (*progress)(void *arg, uint64_t done, uint64_t total),
                                     void *progress_arg, fl_err *err);

@@ -10,15 +10,20 @@ struct fl_upload {
     fl_io *io;
     uint8_t *memory;
     uint64_t stage_bytes;
+    void (*moved)(void *arg, uint64_t bytes);
+    void *arg;
 };
 
-fl_status fl_upload_open(fl_upload **out, fl_device *dev, fl_io *io, fl_err *err)
+fl_status fl_upload_open(fl_upload **out, fl_device *dev, fl_io *io,
+                         void (*moved)(void *arg, uint64_t bytes), void *arg, fl_err *err)
 {
     const uint64_t align = fl_io_align(io);
     fl_upload *u = calloc(1, sizeof(*u));
     if (!u) return FL_FAIL(err, FL_E_NOMEM, 0, "loading: out of memory");
     u->dev = dev;
     u->io = io;
+    u->moved = moved;
+    u->arg = arg;
     /* A cover is at most one alignment unit longer at each end. */
     u->stage_bytes = PIECE + 2 * align;
     u->memory = aligned_alloc(align, N_STAGES * u->stage_bytes);
@@ -42,7 +47,9 @@ fl_status fl_upload_bytes(fl_upload *u, const void *src, uint64_t n, void *dst, 
 {
     fl_ticket t;
     FL_TRY(fl_device_copy_async(u->dev, dst, src, n, &t, err));
-    return fl_device_wait(u->dev, t, err);
+    FL_TRY(fl_device_wait(u->dev, t, err));
+    u->moved(u->arg, n);
+    return FL_OK;
 }
 
 /* A finished piece goes to its place. The tag says which piece and which stage. */

@@ -19,7 +19,17 @@ typedef struct walk {
     fl_upload *up; /* NULL when counting */
     fl_status st;
     fl_err *err;
+    void (*progress)(void *arg, uint64_t done, uint64_t total); /* or NULL */
+    void *progress_arg;
+    uint64_t moved;
 } walk;
+
+static void report(void *arg, uint64_t bytes)
+{
+    walk *w = arg;
+    w->moved += bytes;
+    if (w->progress) w->progress(w->progress_arg, w->moved, w->arena.size);
+}
 
 static int64_t tensor_elems(const fl_tensor *t)
 {
@@ -187,13 +197,14 @@ uint64_t fl_weights_bytes(const fl_index *ix)
 }
 
 fl_status fl_weights_load(fl_weights *out, const fl_index *ix, fl_device *dev, fl_io *io,
-                          void *memory, fl_err *err)
+                          void *memory, void (*progress)(void *arg, uint64_t done, uint64_t total),
+                          void *progress_arg, fl_err *err)
 {
-    walk w = {.ix = ix, .err = err};
+    walk w = {.ix = ix, .err = err, .progress = progress, .progress_arg = progress_arg};
     *out = (fl_weights){0};
     out->layer = calloc((size_t)ix->hp.n_layer, sizeof(*out->layer));
     if (!out->layer) return FL_FAIL(err, FL_E_NOMEM, 0, "loading: out of memory");
-    w.st = fl_upload_open(&w.up, dev, io, err);
+    w.st = fl_upload_open(&w.up, dev, io, report, &w, err);
     if (w.st == FL_OK) {
         w.arena.base = memory;
         w.arena.size = fl_weights_bytes(ix);

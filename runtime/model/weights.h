@@ -39,9 +39,12 @@ typedef struct fl_weights {
 /* Bytes of device memory that fl_weights_load fills: the loading code itself, counting. */
 uint64_t fl_weights_bytes(const fl_index *ix);
 /* Reads everything into `memory` (device memory of fl_weights_bytes). `io` must have been opened
- * on the source's paths and have nothing in flight. */
+ * on the source's paths and have nothing in flight. `progress` may be NULL; else it is called with
+ * the bytes that have arrived, of fl_weights_bytes (what aligns them never arrives). */
 FL_CHECKED fl_status fl_weights_load(fl_weights *w, const fl_index *ix, fl_device *dev, fl_io *io,
-                                     void *memory, fl_err *err);
+                                     void *memory,
+                                     void (*progress)(void *arg, uint64_t done, uint64_t total),
+                                     void *progress_arg, fl_err *err);
 void fl_weights_free(fl_weights *w); /* host-side tables; the memory is the caller's */
 
 /* Types and scales of one routed expert's matrices: 0 gate, 1 up, 2 down. */

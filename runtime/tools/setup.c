@@ -162,10 +162,9 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
     p->next = now + (p->terminal ? 0.2 : 10.0);
     p->shown = true;
     const double rate = (double)done / spent;
-    fprintf(stderr, "%sloading experts: %3.0f %% of %s, %.2f GB/s, %.0f s left%s",
-            p->terminal ? "\r" : "", 100.0 * (double)done / (double)total,
-            fl_size_format(size, total), rate * 1e-9, (double)(total - done) / rate,
-            p->terminal ? "\033[K" : "\n");
+    fprintf(stderr, "%sloading: %3.0f %% of %s, %.2f GB/s, %.0f s left%s", p->terminal ? "\r" : "",
+            100.0 * (double)done / (double)total, fl_size_format(size, total), rate * 1e-9,
+            (double)(total - done) / rate, p->terminal ? "\033[K" : "\n");
 }
 
 fl_status fl_setup_load(fl_engine *engine, fl_err *err)

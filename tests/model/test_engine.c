@@ -152,6 +152,42 @@ static void settings_out_of_range_are_refused(void **state)
     assert_null(m);
 }
 
+typedef struct progress_log {
+    uint64_t calls, done, total;
+} progress_log;
+
+static void on_progress(void *arg, uint64_t done, uint64_t total)
+{
+    progress_log *p = arg;
+    assert_true(done >= p->done && done <= total);
+    assert_true(p->calls == 0 || total == p->total);
+    *p = (progress_log){p->calls + 1, done, total};
+}
+
+/* Dense weights and experts are one load. */
+static void progress_counts_all_that_is_read(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    fl_engine_params params = fl_engine_defaults();
+    params.threads = 1;
+    for (int small = 0; small < 2; small++) {
+        progress_log p = {0};
+        fl_model *m = NULL;
+        fl_engine *e = NULL;
+        if (small) params.vram = fl_vram_for(fl_files.gguf, &params, 0);
+        ASSERT_OK(fl_model_open(&m, fl_files.gguf, &err));
+        ASSERT_OK(fl_engine_open(&e, m, &params, &err));
+        ASSERT_OK(fl_engine_load(e, on_progress, &p, &err));
+        const int n_experts = e->plan.n_resident, n_dense = (int)p.calls - n_experts;
+        assert_true(n_dense > 20); /* tensor by tensor */
+        assert_int_equal(p.done, p.total);
+        assert_int_equal(p.total, fl_weights_bytes(m->index) + e->plan.resident_bytes);
+        fl_engine_close(&e);
+        fl_model_close(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,6 +196,7 @@ int main(void)
         cmocka_unit_test(a_budget_that_is_too_small_names_one_that_works),
         cmocka_unit_test(more_context_takes_the_bytes_it_should),
         cmocka_unit_test(settings_out_of_range_are_refused),
+        cmocka_unit_test(progress_counts_all_that_is_read),
     };
     return cmocka_run_group_tests(tests, fl_files_setup_model, fl_files_teardown);
 }
