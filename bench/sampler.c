@@ -58,7 +58,7 @@ static void bench_kind(fl_sampler *s, const char *kind, const fl_sampler_config 
         fprintf(stderr, "bench: %s\n", err.msg);
         exit(1);
     }
-    for (int i = 0; i < 200; i++) fl_sampler_count(s, i * 31);
+    for (int i = 0; i < 200; i++) fl_sampler_count(s, i * 31, i);
     for (int i = 0; i < n; i++) {
         const uint64_t t = fl_clock_ns();
         sink = fl_sampler_pick(s, l, i, 0).confidence;

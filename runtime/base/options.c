@@ -109,6 +109,17 @@ static const option_row rows[] = {
     {"frequency", 0, K_REAL, C_RUN, AT(frequency), -2, 2, NULL, "X", "the same, for each time"},
     {"repetition", 0, K_REAL, C_RUN, AT(repetition), 0.1, 10, NULL, "X",
      "divides the logit of such a token (a negative one is multiplied); 1 is off"},
+    {"logit-bias", 0, K_TEXT, C_RUN, AT(logit_bias), 0, 0, NULL, "ID:X,...",
+     "added to the logits of tokens: -100 to 100, or -inf for never"},
+    {"soft-end", 0, K_ONOFF, C_RUN, AT(soft_end), 0, 0, NULL, "on|off",
+     "push long thoughts and answers to their end: a growing bias on </think> and on the end token "
+     "(default: on for clover_moe)"},
+    {"soft-think", 0, K_INT, C_RUN, AT(soft_think), 0, 131072, NULL, "N",
+     "tokens of thinking from which on (4096); 0: never"},
+    {"soft-answer", 0, K_INT, C_RUN, AT(soft_answer), 0, 131072, NULL, "N",
+     "tokens of the answer from which on (8192); 0: never"},
+    {"soft-slope", 0, K_REAL, C_RUN, AT(soft_slope), 0, 10, NULL, "X",
+     "what each token more adds to the logit (0.01)"},
     {"seed", 0, K_SEED, C_RUN, AT(seed), 0, 0, NULL, "N", "seed of the sampler"},
     {"threshold", 0, K_SHARE, C_RUN, AT(threshold), 0, 1, NULL, "X",
      "block mode: confidence that commits a token"},
@@ -296,11 +307,12 @@ static fl_status check_environment(fl_err *err)
 static void defaults(fl_options *o)
 {
     memset(o, 0, sizeof *o);
-    o->think = o->repeat_stop = -1;
+    o->think = o->repeat_stop = o->soft_end = -1;
+    o->soft_think = o->soft_answer = -1;
     o->max_tokens = -1;
     o->top_k = -1;
     o->temp = o->top_p = o->min_p = o->threshold = NAN;
-    o->presence = o->frequency = o->repetition = NAN;
+    o->presence = o->frequency = o->repetition = o->soft_slope = NAN;
 }
 
 static fl_status unknown_option(const command *c, char **argv, int at, fl_err *err)
@@ -353,6 +365,10 @@ static fl_status check_together(const fl_options *o, const command *c, fl_err *e
 {
     if (o->prompt && o->prompt_file)
         return FL_FAIL(err, FL_E_ARG, 0, "give the prompt once: -p TEXT or -f FILE");
+    if (o->soft_end == 0 && (o->soft_think >= 0 || o->soft_answer >= 0 || !isnan(o->soft_slope)))
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "--soft-end off: --soft-think, --soft-answer and --soft-slope have no use "
+                       "then; leave them out");
     if (c->bit != C_LOGITS) return FL_OK;
     if ((o->ids != NULL) == (o->text != NULL))
         return FL_FAIL(err, FL_E_ARG, 0, "logits: give either --ids 1,2,3 or --text TEXT");

@@ -40,6 +40,10 @@ typedef struct fl_options {
     uint64_t seed;
     bool seed_given;
     double presence, frequency, repetition; /* NAN not given */
+    const char *logit_bias;                 /* --logit-bias ID:VALUE,... */
+    int soft_end;                           /* --soft-end on|off: 1, 0, -1 not given */
+    int64_t soft_think, soft_answer;        /* -1 not given */
+    double soft_slope;                      /* NAN not given */
     double threshold;                       /* --threshold, NAN not given */
 
     /* memory and machine */

@@ -53,23 +53,27 @@ static int list_masked(const block_run *b, int row0, int *target)
 static void put(block_run *b, int row, int32_t token)
 {
     b->g->block[row] = token;
-    fl_sampler_count(b->g->sampler, token);
+    fl_sampler_count(b->g->sampler, token, b->g->engine->state.n + row);
 }
 
-/* Writes what reaches the threshold; if nothing does, the surest row, the lowest on ties. */
+/* Writes what reaches the threshold; if nothing does, the surest row, the lowest on ties. The bias
+ * by length may want the same end at many rows: only the leftmost one is written, and the bias is
+ * off for the rest of the block. */
 static void commit(block_run *b, const int *target, int n)
 {
     int best = 0;
-    bool any = false;
+    bool any = false, ended = false;
     for (int i = 0; i < n; i++) {
         const fl_pick p = b->g->picks[i];
         if (p.confidence > b->g->picks[best].confidence) best = i;
-        if (p.confidence < b->c->clover.threshold) continue;
+        if (p.confidence < b->c->clover.threshold || (p.biased && ended)) continue;
         put(b, target[i], p.token);
         b->out->committed_at_threshold++;
+        ended |= p.biased;
         any = true;
     }
     if (!any) put(b, target[best], b->g->picks[best].token);
+    if (ended || (!any && b->g->picks[best].biased)) fl_sampler_soft(b->g->sampler, false);
 }
 
 /* Hands on the rows that have no mask before them. */
@@ -92,9 +96,12 @@ static fl_status seed_first_row(block_run *b, fl_err *err)
 {
     if (!b->c->clover.pred_shift || !is_open(b, 0)) return FL_OK;
     FL_TRY(run_pending(b, err));
-    int32_t token = 0;
-    FL_TRY(fl_loop_next(b->g, &token, err));
-    put(b, 0, token);
+    const int h_last = -1;
+    const float *logits = NULL;
+    FL_TRY(fl_forward_logits(b->g->engine, &h_last, 1, &logits, err));
+    const fl_pick p = fl_sampler_pick(b->g->sampler, logits, b->g->engine->state.n, 0);
+    put(b, 0, p.token);
+    if (p.biased) fl_sampler_soft(b->g->sampler, false);
     emit_head(b);
     return FL_OK;
 }
@@ -148,6 +155,7 @@ fl_status fl_loop_block(fl_generator *g, const fl_gen_config *c, const int32_t *
             g->block[i] = i < n_given ? prompt[start + i] : c->clover.mask_id;
         b.n_emitted = n_given;
         out->blocks++;
+        fl_sampler_soft(g->sampler, true);
         FL_TRY(fill_block(&b, err));
         memcpy(g->done, g->block, (size_t)b.size * sizeof(*g->done));
         b.pending = true;

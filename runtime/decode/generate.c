@@ -26,42 +26,15 @@ const char *fl_finish_openai(fl_finish f)
     return f == FL_FINISH_STOP || f == FL_FINISH_STOP_STRING ? "stop" : "length";
 }
 
-/* ---- defaults ---- */
-
-static double gguf_num(const fl_gguf *g, const char *key, double def)
-{
-    return fl_kv_num(fl_gguf_find(g, key), def);
-}
-
 void fl_gen_config_init(fl_gen_config *c, const fl_model *model)
 {
-    const fl_gguf *g = fl_source_gguf(model->src);
-    const fl_json *j = fl_source_generation_config(model->src);
     *c = (fl_gen_config){.max_tokens = -1,
                          .repeat_stop = true,
                          .draft_min = 0.5f,
                          .draft_passes = 1,
                          .facts = fl_mode_facts_none(),
                          .clover = model->index->clover};
-    c->sampler.top_p = c->sampler.repetition = 1.0;
-    if (g) {
-        c->sampler.temp = gguf_num(g, "general.sampling.temp", 0.0);
-        c->sampler.top_k = (int64_t)gguf_num(g, "general.sampling.top_k", 0.0);
-        c->sampler.top_p = gguf_num(g, "general.sampling.top_p", 1.0);
-        c->sampler.min_p = gguf_num(g, "general.sampling.min_p", 0.0);
-        c->sampler.repetition = gguf_num(g, "general.sampling.penalty_repeat", 1.0);
-        c->sampler.presence = gguf_num(g, "general.sampling.penalty_present", 0.0);
-        c->sampler.frequency = gguf_num(g, "general.sampling.penalty_freq", 0.0);
-    } else if (j && fl_json_bool(fl_json_get(j, "do_sample"), true)) {
-        c->sampler.temp = fl_json_num(fl_json_get(j, "temperature"), 0.0);
-        c->sampler.top_k = fl_json_int(fl_json_get(j, "top_k"), 0);
-        c->sampler.top_p = fl_json_num(fl_json_get(j, "top_p"), 1.0);
-        c->sampler.min_p = fl_json_num(fl_json_get(j, "min_p"), 0.0);
-        c->sampler.repetition = fl_json_num(fl_json_get(j, "repetition_penalty"), 1.0);
-        c->sampler.presence = fl_json_num(fl_json_get(j, "presence_penalty"), 0.0);
-        c->sampler.frequency = fl_json_num(fl_json_get(j, "frequency_penalty"), 0.0);
-    }
-    c->sampler.raw_confidence = c->clover.conf == FL_CONF_RAW;
+    fl_defaults_read(&c->sampler, c->from, model);
 }
 
 /* ---- the generator ---- */
@@ -181,7 +154,8 @@ fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, int64_t n_pro
     if (mode == FL_GEN_BLOCK) FL_TRY(check_block(c, e, err));
     if (mode == FL_GEN_SPEC && e->params.held_rows < 2)
         return FL_FAIL(err, FL_E_ARG, 0, "speculation needs an engine opened with held_rows");
-    FL_TRY(fl_sampler_check(&c->sampler, err));
+    FL_TRY(fl_defaults_check(&c->sampler, c->from, e->model, err));
+    FL_TRY(fl_sampler_check(&c->sampler, e->model->index->hp.n_vocab, err));
     FL_TRY(fl_emitter_check(c, err));
     FL_TRY(fl_roles_check(&c->roles, n_prompt, err));
     return c->max_tokens == 0 ? FL_OK : check_room(c, e, mode, n_prompt, err);
@@ -228,7 +202,7 @@ fl_status fl_loop_ar(fl_generator *g, const fl_gen_config *c, fl_gen_result *out
     for (;;) {
         int32_t token = 0;
         FL_TRY(fl_loop_next(g, &token, err));
-        fl_sampler_count(g->sampler, token);
+        fl_sampler_count(g->sampler, token, e->state.n);
         if (fl_loop_push(g, c, out, token)) return FL_OK;
         if (e->state.n + 1 >= e->params.n_ctx) break;
         FL_TRY(fl_forward_clean(e, &token, 1, err));
@@ -249,11 +223,16 @@ static fl_status run_loop(fl_generator *g, const fl_gen_config *c, const int32_t
     }
 }
 
-static void start_guard(fl_generator *g)
+/* What looks at the text as it grows: the guard and the biases by length. */
+static void start_text(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
+                       int64_t n_prompt)
 {
     const fl_tokenizer *t = g->engine->model->tokenizer;
-    fl_guard_start(&g->guard, t ? fl_tokenizer_special(t, "<think>") : -1,
-                   t ? fl_tokenizer_special(t, "</think>") : -1);
+    const fl_soft_ids ids = {.open = t ? fl_tokenizer_special(t, "<think>") : -1,
+                             .close = t ? fl_tokenizer_special(t, "</think>") : -1,
+                             .end = c->ignore_eos ? -1 : g->engine->model->index->hp.eos_id};
+    fl_guard_start(&g->guard, ids.open, ids.close);
+    fl_sampler_begin(g->sampler, ids, prompt, n_prompt);
 }
 
 fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
@@ -266,7 +245,7 @@ fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *pr
     FL_TRY(fl_gen_check(c, g->engine, n_prompt, err));
     FL_TRY(fl_sampler_configure(g->sampler, &c->sampler, err));
     fl_emitter_init(&g->emitter, c, g->engine->model);
-    start_guard(g);
+    start_text(g, c, prompt, n_prompt);
     if (c->max_tokens == 0) {
         out->finish = FL_FINISH_LENGTH;
         return FL_OK;

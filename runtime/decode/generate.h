@@ -2,8 +2,8 @@
 #define FL_DECODE_GENERATE_H
 
 #include "runtime/decode/choose.h"
+#include "runtime/decode/defaults.h"
 #include "runtime/decode/roles.h"
-#include "runtime/decode/sampler.h"
 #include "runtime/model/forward.h"
 
 /* Text generation: from prompt ids to streamed text, one token at a time (AR), in blocks of masks
@@ -29,8 +29,9 @@ typedef struct fl_gen_config {
     fl_gen_mode mode;
     fl_mode_facts facts; /* what auto goes by */
     fl_sampler_config sampler;
-    int64_t max_tokens;      /* -1 = until something else ends it */
-    const char *const *stop; /* stop strings: UTF-8, 1 to FL_MAX_STOP_BYTES bytes each */
+    fl_origin from[FL_N_SETTINGS]; /* of the sampler's settings */
+    int64_t max_tokens;            /* -1 = until something else ends it */
+    const char *const *stop;       /* stop strings: UTF-8, 1 to FL_MAX_STOP_BYTES bytes each */
     int n_stop;
     bool ignore_eos;      /* the model's stop ids do not end the text */
     bool repeat_stop;     /* a text that runs in circles ends (guard.h); on by default */
@@ -54,8 +55,7 @@ typedef struct fl_gen_config {
     fl_roles roles; /* of the prompt; a zeroed one is allowed */
 } fl_gen_config;
 
-/* The model's own defaults: clover's switches; temperature, top-k, top-p, min-p, penalties from
- * generation_config.json or the GGUF's general.sampling.* keys; greedy where it gives none. */
+/* The model's own defaults: clover's switches, the sampler's settings (defaults.h). */
 void fl_gen_config_init(fl_gen_config *c, const fl_model *model);
 
 typedef struct fl_gen_result {

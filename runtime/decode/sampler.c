@@ -18,6 +18,8 @@ struct fl_sampler {
     int32_t *count; /* [n_vocab] in the text generated so far */
     int32_t *seen;  /* [n_vocab] the ids with a count */
     int64_t n_seen;
+    fl_soft soft;
+    bool soft_on;
     fl_row *rows; /* [n_workers] */
 };
 
@@ -60,7 +62,22 @@ void fl_sampler_destroy(fl_sampler **sampler)
     *sampler = NULL;
 }
 
-fl_status fl_sampler_check(const fl_sampler_config *c, fl_err *err)
+static fl_status check_biases(const fl_sampler_config *c, int64_t n_vocab, fl_err *err)
+{
+    for (int i = 0; i < c->n_bias; i++)
+        if (c->bias[i].id < 0 || c->bias[i].id >= n_vocab)
+            return FL_FAIL(err, FL_E_ARG, 0, "--logit-bias: token %d is outside 0 to %lld",
+                           c->bias[i].id, (long long)n_vocab - 1);
+    if (c->soft.think < 0 || c->soft.answer < 0)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "--soft-think %lld, --soft-answer %lld: expected 0 (off) or more",
+                       (long long)c->soft.think, (long long)c->soft.answer);
+    if (!(c->soft.slope >= 0.0 && c->soft.slope <= 10.0))
+        return FL_FAIL(err, FL_E_ARG, 0, "--soft-slope %g: expected 0 (off) to 10", c->soft.slope);
+    return FL_OK;
+}
+
+fl_status fl_sampler_check(const fl_sampler_config *c, int64_t n_vocab, fl_err *err)
 {
     /* Written so that a NaN fails too. */
     if (!(c->temp >= 0.0 && c->temp <= 100.0))
@@ -80,13 +97,28 @@ fl_status fl_sampler_check(const fl_sampler_config *c, fl_err *err)
     if (!(c->repetition >= 0.0 && c->repetition <= 10.0))
         return FL_FAIL(err, FL_E_ARG, 0, "--repetition %g: expected above 0, at most 10 (1 is off)",
                        c->repetition);
-    return FL_OK;
+    return check_biases(c, n_vocab, err);
+}
+
+/* -INFINITY takes an id away; false when none is left. */
+static bool any_id_left(const fl_sampler *s, const fl_sampler_config *c)
+{
+    int64_t left = s->n_vocab - s->n_bans;
+    for (int i = 0; i < c->n_bias; i++)
+        left -= c->bias[i].value == -INFINITY && !s->banned[c->bias[i].id];
+    return left > 0;
 }
 
 fl_status fl_sampler_configure(fl_sampler *s, const fl_sampler_config *c, fl_err *err)
 {
-    FL_TRY(fl_sampler_check(c, err));
+    FL_TRY(fl_sampler_check(c, s->n_vocab, err));
+    if (!any_id_left(s, c))
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "--logit-bias: all %lld tokens are banned; leave at least one",
+                       (long long)s->n_vocab);
     s->c = *c;
+    s->soft = (fl_soft){0};
+    s->soft_on = true;
     if (s->c.repetition == 0.0) s->c.repetition = 1.0;
     s->penalize = c->presence != 0.0 || c->frequency != 0.0 || s->c.repetition != 1.0;
     for (int64_t i = 0; i < s->n_seen; i++) s->count[s->seen[i]] = 0;
@@ -96,9 +128,17 @@ fl_status fl_sampler_configure(fl_sampler *s, const fl_sampler_config *c, fl_err
 
 void fl_sampler_reseed(fl_sampler *s, uint64_t seed) { s->c.seed = seed; }
 
-void fl_sampler_count(fl_sampler *s, int32_t id)
+void fl_sampler_begin(fl_sampler *s, fl_soft_ids ids, const int32_t *prompt, int64_t n_prompt)
+{
+    fl_soft_begin(&s->soft, &s->c.soft, ids, prompt, n_prompt);
+}
+
+void fl_sampler_soft(fl_sampler *s, bool on) { s->soft_on = on; }
+
+void fl_sampler_count(fl_sampler *s, int32_t id, int64_t pos)
 {
     if (id < 0 || id >= s->n_vocab) return;
+    fl_soft_take(&s->soft, id, pos);
     if (s->count[id]++ == 0) s->seen[s->n_seen++] = id;
 }
 
@@ -138,15 +178,28 @@ static void penalize(const fl_sampler *s, const float *logits, const int32_t *ah
 static void ban(const fl_sampler *s, float *l)
 {
     for (int64_t i = 0; i < s->n_bans; i++) l[s->bans[i]] = -INFINITY;
+    for (int i = 0; i < s->c.n_bias; i++)
+        if (s->c.bias[i].value == -INFINITY) l[s->c.bias[i].id] = -INFINITY;
+}
+
+/* The bias by length of a row that stands behind `ahead`. */
+static fl_logit_bias soft_bias(const fl_sampler *s, int64_t pos, const int32_t *ahead, int n_ahead)
+{
+    fl_soft soft = s->soft;
+    if (!s->soft_on) return (fl_logit_bias){-1, 0.0f};
+    for (int i = 0; i < n_ahead; i++) fl_soft_take(&soft, ahead[i], pos - n_ahead + i);
+    return fl_soft_at(&soft, pos);
 }
 
 /* From logits to the processed distribution and its candidates. */
 static void process(const fl_sampler *s, fl_row *r, const float *logits, const int32_t *ahead,
-                    int n_ahead)
+                    int n_ahead, fl_logit_bias soft)
 {
     const bool greedy = s->c.temp <= 0.0;
     memcpy(r->l, logits, (size_t)s->n_vocab * sizeof(*logits));
     if (s->penalize) penalize(s, logits, ahead, n_ahead, r->l);
+    for (int i = 0; i < s->c.n_bias; i++) r->l[s->c.bias[i].id] += s->c.bias[i].value;
+    if (soft.value > 0.0f) r->l[soft.id] += soft.value;
     fl_row_scale(r, greedy ? 1.0f : (float)s->c.temp);
     ban(s, r->l);
     fl_row_rank(r);
@@ -170,10 +223,12 @@ static fl_pick pick(fl_sampler *s, const float *logits, int64_t pos, const int32
                     int n_ahead, int worker)
 {
     fl_row *r = &s->rows[worker];
-    process(s, r, logits, ahead, n_ahead);
+    const fl_logit_bias soft = soft_bias(s, pos, ahead, n_ahead);
+    process(s, r, logits, ahead, n_ahead, soft);
     const int32_t id = s->c.temp > 0.0 ? fl_row_race(r, s->c.seed, pos) : r->top;
-    if (s->c.raw_confidence) return (fl_pick){id, raw_probability(s, r, logits, id)};
-    return (fl_pick){id, (float)((double)fl_law_exp(r->l[id] - r->max) / r->mass)};
+    const bool biased = soft.value > 0.0f && soft.id == id;
+    if (s->c.raw_confidence) return (fl_pick){id, raw_probability(s, r, logits, id), biased};
+    return (fl_pick){id, (float)((double)fl_law_exp(r->l[id] - r->max) / r->mass), biased};
 }
 
 fl_pick fl_sampler_pick(fl_sampler *s, const float *logits, int64_t pos, int worker)

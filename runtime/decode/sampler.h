@@ -5,18 +5,19 @@
 
 #include "kernels/kernels.h"
 #include "runtime/base/pool.h"
+#include "runtime/decode/bias.h"
 #include "runtime/decode/noise.h"
 
 /* From logits to a token and its confidence.
  *
  * process: banned ids are taken out (before any softmax, so confidence is shared among real
- * tokens), then penalties, temperature, top-k, top-p, min-p in this order. Penalties look at the
- * tokens generated so far, never at the prompt: a token that occurred `c` > 0 times gets
- * l / repetition (l * repetition where l < 0), then l - presence - frequency * c. At temperature 0
- * the last four do not apply: the pick is the largest logit, lowest id on ties, over all that is
- * not banned. pick: Gumbel-max, argmax over the processed candidates of l / temp + G(seed,
- * position, token). Its law is the softmax of the processed distribution; its noise depends on
- * nothing but the three keys, so the same seed gives the same text in every mode that reads rows
+ * tokens), then penalties, biases by token and by length, temperature, top-k, top-p, min-p in this
+ * order. Penalties look at the tokens generated so far, never at the prompt: a token that occurred
+ * `c` > 0 times gets l / repetition (l * repetition where l < 0), then l - presence - frequency *
+ * c. At temperature 0 the last four do not apply: the pick is the largest logit, lowest id on ties,
+ * over all that is not banned. pick: Gumbel-max, argmax over the processed candidates of l / temp +
+ * G(seed, position, token). Its law is the softmax of the processed distribution; its noise depends
+ * on nothing but the three keys, so the same seed gives the same text in every mode that reads rows
  * one at a time. confidence: the picked token's softmax probability in the processed distribution
  * (float32), or with raw_confidence in the distribution with only the bans applied. */
 typedef struct fl_sampler_config {
@@ -29,11 +30,15 @@ typedef struct fl_sampler_config {
     double frequency;  /* -2 to 2; 0 = off */
     double repetition; /* above 0, at most 10; 1 or 0 = off */
     bool raw_confidence;
+    fl_soft_config soft;
+    int n_bias;
+    fl_logit_bias bias[FL_MAX_BIASES];
 } fl_sampler_config;
 
 typedef struct fl_pick {
     int32_t token;
     float confidence;
+    bool biased; /* the token has a bias by length, which may be why it was picked */
 } fl_pick;
 
 typedef struct fl_sampler fl_sampler;
@@ -43,22 +48,27 @@ typedef struct fl_sampler fl_sampler;
 FL_CHECKED fl_status fl_sampler_create(fl_sampler **out, const fl_kernels *k, int64_t n_vocab,
                                        int n_workers, fl_err *err);
 void fl_sampler_destroy(fl_sampler **s);
-/* FL_E_ARG names the option that is out of range. */
-FL_CHECKED fl_status fl_sampler_check(const fl_sampler_config *c, fl_err *err);
-/* Fails as the check does. Bans stay, the counted tokens are forgotten. */
+/* FL_E_ARG names the option that is out of range, or a biased id outside the n_vocab ids. */
+FL_CHECKED fl_status fl_sampler_check(const fl_sampler_config *c, int64_t n_vocab, fl_err *err);
+/* Fails as the check does, and with FL_E_ARG when bans and biases leave no id. Bans stay, the
+ * counted tokens are forgotten; nothing has a bias by length before fl_sampler_begin. */
 FL_CHECKED fl_status fl_sampler_configure(fl_sampler *s, const fl_sampler_config *c, fl_err *err);
+/* A text starts behind this prompt (not kept). */
+void fl_sampler_begin(fl_sampler *s, fl_soft_ids ids, const int32_t *prompt, int64_t n_prompt);
+/* Switches the bias by length off and on again; configure switches it on. */
+void fl_sampler_soft(fl_sampler *s, bool on);
 /* Other noise from now on; all else stays. */
 void fl_sampler_reseed(fl_sampler *s, uint64_t seed);
 void fl_sampler_ban(fl_sampler *s, int32_t id);
 bool fl_sampler_banned(const fl_sampler *s, int32_t id);
 
-/* A generated token is final: from now on penalties count it. */
-void fl_sampler_count(fl_sampler *s, int32_t id);
+/* A generated token is final: from now on penalties count it, and biases by length know it. */
+void fl_sampler_count(fl_sampler *s, int32_t id, int64_t pos);
 
 /* One row of finite logits for absolute position `pos`. At least one id must not be banned. */
 fl_pick fl_sampler_pick(fl_sampler *s, const float *logits, int64_t pos, int worker);
 /* n rows [n][n_vocab] on the pool; row i is for position pos[i]. `ahead` (may be NULL): n - 1
- * tokens that are not final; for row i the first i of them count as generated. */
+ * tokens that are not final; for row i the first i of them count as generated, right before it. */
 void fl_sampler_pick_rows(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
                           const int32_t *ahead, int n, fl_pick *out);
 

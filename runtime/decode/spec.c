@@ -28,7 +28,7 @@ static fl_status draft(const spec_run *r, int32_t *x, int *n_x, fl_err *err)
 static bool push(spec_run *r, int32_t token)
 {
     r->pending = token;
-    fl_sampler_count(r->view.g->sampler, token);
+    fl_sampler_count(r->view.g->sampler, token, r->view.n_prompt + r->view.out->n_generated);
     return fl_loop_push(r->view.g, r->view.c, r->view.out, token);
 }
 

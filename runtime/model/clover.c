@@ -87,6 +87,25 @@ static fl_status read_numbers(fl_clover *k, const fl_config *c, fl_err *err)
     return FL_OK;
 }
 
+/* How a text that gets long is pushed to its end. Known is that the authors do it, and from which
+ * lengths on; how steeply is ours. */
+static fl_status read_soft_ends(fl_clover *k, const fl_config *c, fl_err *err)
+{
+    int64_t think = -1, answer = -1;
+    double slope = -1;
+    FL_TRY(read_int(c, "soft_think_tokens", 0, 1 << 20, &think, err));
+    FL_TRY(read_int(c, "soft_answer_tokens", 0, 1 << 20, &answer, err));
+    const bool steep = fl_config_num(c, "soft_slope", "soft_slope", &slope);
+    if (steep && !(slope >= 0 && slope <= 10))
+        return FL_FAIL(err, FL_E_FORMAT, 0, "%s: %s.soft_slope is %g, expected 0 (off) to 10",
+                       c->path, c->arch, slope);
+    k->soft_from_file = steep || think >= 0 || answer >= 0;
+    k->soft_think = think >= 0 ? (int)think : FL_SOFT_THINK;
+    k->soft_answer = answer >= 0 ? (int)answer : FL_SOFT_ANSWER;
+    k->soft_slope = steep ? (float)slope : FL_SOFT_SLOPE;
+    return FL_OK;
+}
+
 static fl_status read_words(fl_clover *k, const fl_config *c, fl_err *err)
 {
     bool relative = false, bidir = false, raw = false;
@@ -134,5 +153,6 @@ fl_status fl_clover_read(fl_clover *c, const fl_source *src, bool has_bwd, fl_er
     if (!c->has_blocks) return FL_OK;
     c->verdict = read_verdict(&f);
     FL_TRY(read_numbers(c, &f, err));
+    FL_TRY(read_soft_ends(c, &f, err));
     return read_words(c, &f, err);
 }

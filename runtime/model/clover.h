@@ -21,6 +21,12 @@ typedef enum fl_commit_mode { FL_COMMIT_CAUSAL, FL_COMMIT_BLOCK_BIDIR } fl_commi
 typedef enum fl_pool_mode { FL_POOL_OFF, FL_POOL_MAX, FL_POOL_MASS } fl_pool_mode;
 typedef enum fl_conf_mode { FL_CONF_PROCESSED, FL_CONF_RAW } fl_conf_mode;
 
+/* From where on a text is pushed to its end, and how steeply: the lengths are known, the slope is
+ * our choice. */
+#define FL_SOFT_THINK 4096
+#define FL_SOFT_ANSWER 8192
+#define FL_SOFT_SLOPE 0.01f
+
 typedef struct fl_clover {
     bool has_blocks; /* the model knows masks: architecture clover_moe */
     bool has_bwd;    /* the extra bidirectional tensors are in the file */
@@ -35,11 +41,16 @@ typedef struct fl_clover {
     int pool_c; /* 48 */
     fl_conf_mode conf;
     int verdict; /* block mode earned: 1 yes, 0 no, -1 the file does not say */
+    /* The biases that end a long thought and a long answer (decode/bias.h); 0 = none. */
+    int soft_think, soft_answer; /* tokens */
+    float soft_slope;            /* logit per token beyond */
+    bool soft_from_file;
 } fl_clover;
 
 /* Reads the switches from metadata (clover_moe.NAME) or config.json (text_config or top level).
  * NAME, and what it may be: block_size, mask_token_id, confidence_threshold, expert_pool_size
- * (0 = off, else mode max with that C); pred_shift 0 | 1; block_align absolute | relative;
+ * (0 = off, else mode max with that C); soft_think_tokens, soft_answer_tokens (0 = never),
+ * soft_slope (0 to 10, logit per token); pred_shift 0 | 1; block_align absolute | relative;
  * commit_mode causal | block_bidir; confidence_source processed | raw; gdn_block_mode causal |
  * blockend | mixed | bidir; verdict 0 | 1 (or the boolean block_mode_earned, in config.json also
  * inside an object block_mode). An absent one keeps the definition's value, a wrong one is

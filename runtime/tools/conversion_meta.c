@@ -135,6 +135,11 @@ static void put_clover(meta *m)
     u32(m, "expert_pool_size", c->pool == FL_POOL_MAX ? c->pool_c : 0);
     if (c->verdict >= 0) u32(m, "verdict", c->verdict);
     text(m, arch_key(m, "gdn_block_mode"), fl_gdn_block_mode_name(c->gdn_block_mode));
+    if (c->soft_from_file) {
+        u32(m, "soft_think_tokens", c->soft_think);
+        u32(m, "soft_answer_tokens", c->soft_answer);
+        f32(m, "soft_slope", (double)c->soft_slope);
+    }
     if (c->pred_shift) u32(m, "pred_shift", c->pred_shift);
     if (c->block_align == FL_ALIGN_RELATIVE) text(m, arch_key(m, "block_align"), "relative");
     if (c->commit_mode == FL_COMMIT_BLOCK_BIDIR) text(m, arch_key(m, "commit_mode"), "block_bidir");
@@ -169,9 +174,11 @@ static bool is_stale_arch(const char *suffix, bool blocks)
 {
     static const char *const packing[] = {"ssm.v_head_reordered"};
     static const char *const clover[] = {
-        "expert_shared_count", "block_size",  "mask_token_id",     "confidence_threshold",
-        "expert_pool_size",    "verdict",     "block_mode_earned", "gdn_block_mode",
-        "pred_shift",          "block_align", "commit_mode",       "confidence_source"};
+        "expert_shared_count",  "block_size",         "mask_token_id",
+        "confidence_threshold", "expert_pool_size",   "verdict",
+        "block_mode_earned",    "gdn_block_mode",     "pred_shift",
+        "block_align",          "commit_mode",        "confidence_source",
+        "soft_think_tokens",    "soft_answer_tokens", "soft_slope"};
     for (size_t i = 0; i < sizeof packing / sizeof *packing; i++)
         if (strcmp(suffix, packing[i]) == 0) return true;
     for (size_t i = 0; !blocks && i < sizeof clover / sizeof *clover; i++)
@@ -307,8 +314,8 @@ out:
 }
 
 /* Sampling defaults of generation_config.json under the keys that llama.cpp reads (the last two it
- * does not know), so that fl_gen_config_init gives the same for both. Without do_sample the other
- * numbers are not in force: temperature 0 says so. */
+ * does not know), so that fl_gen_config_init gives the same for both. Without do_sample
+ * temperature 0 says so, and the penalties alone are in force. */
 static void put_sampling(meta *m)
 {
     static const struct {
@@ -319,16 +326,16 @@ static void put_sampling(meta *m)
                   {"repetition_penalty", "general.sampling.penalty_repeat"},
                   {"presence_penalty", "general.sampling.penalty_present"},
                   {"frequency_penalty", "general.sampling.penalty_freq"}};
+    enum { FIRST_PENALTY = 3 };
     const fl_json *g = fl_source_generation_config(m->ix->src);
     if (!g) return;
-    if (!fl_json_bool(fl_json_get(g, "do_sample"), true)) {
-        fl_gguf_put_f32(m->w, "general.sampling.temp", 0.0f);
-        return;
-    }
-    for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
+    const bool sample = fl_json_bool(fl_json_get(g, "do_sample"), true);
+    if (!sample) fl_gguf_put_f32(m->w, "general.sampling.temp", 0.0f);
+    for (size_t i = sample ? 0 : FIRST_PENALTY; i < sizeof number / sizeof *number; i++) {
         const double v = fl_json_num(fl_json_get(g, number[i].hf), NAN);
         if (!isnan(v)) fl_gguf_put_f32(m->w, number[i].gguf, (float)v);
     }
+    if (!sample) return;
     const int64_t k = fl_json_int(fl_json_get(g, "top_k"), -1);
     if (k >= 0 && k <= INT32_MAX) fl_gguf_put_i32(m->w, "general.sampling.top_k", (int32_t)k);
 }

@@ -12,7 +12,7 @@
 #include "runtime/model/chat.h"
 #include "runtime/tools/setup.h"
 
-enum { MAX_PROMPT_BYTES = 16 << 20 };
+enum { MAX_PROMPT_BYTES = 16 << 20, MAX_SAMPLING = 512 };
 
 /* Bytes that grow. */
 typedef struct text {
@@ -211,11 +211,14 @@ static void print_start(const fl_engine *e)
             fl_size_format(slots, (uint64_t)p->n_slots * p->slot_bytes));
 }
 
-static void print_stats(const fl_engine *e, const fl_gen_result *r)
+static void print_stats(const fl_engine *e, const fl_gen_config *c, const fl_gen_result *r)
 {
     const fl_store_stats s = fl_store_get_stats(e->store);
     char read[32], used[32], cap[32];
+    char sampling[MAX_SAMPLING];
+    fl_defaults_describe(&c->sampler, c->from, sampling, sizeof(sampling));
     fprintf(stderr, "mode %s: %s\n", fl_gen_mode_name(r->choice.mode), r->choice.reason);
+    fprintf(stderr, "sampling: %s\n", sampling);
     fprintf(stderr, "prompt %" PRId64 " tokens", r->n_prompt);
     if (r->prefill_s > 0)
         fprintf(stderr, " in %.3f s (%.1f tokens/s)", r->prefill_s,
@@ -265,8 +268,10 @@ static fl_json *experts_json(const fl_engine *e)
     return j;
 }
 
-static fl_json *result_json(const fl_engine *e, const fl_gen_result *r, const fl_chat_answer *a)
+static fl_json *result_json(const fl_engine *e, const fl_gen_config *c, const fl_gen_result *r,
+                            const fl_chat_answer *a)
 {
+    char sampling[MAX_SAMPLING];
     const fl_budget *b = fl_device_budget(e->dev);
     fl_json *j = fl_json_new_object(), *ids = fl_json_new_array();
     fl_json_set_str(j, "text", a->content);
@@ -274,6 +279,8 @@ static fl_json *result_json(const fl_engine *e, const fl_gen_result *r, const fl
     if (a->tool_calls) fl_json_set(j, "tool_calls", fl_json_copy(a->tool_calls));
     for (int64_t i = 0; i < r->n_generated; i++) fl_json_append(ids, fl_json_new_int(r->ids[i]));
     fl_json_set(j, "ids", ids);
+    fl_defaults_describe(&c->sampler, c->from, sampling, sizeof(sampling));
+    fl_json_set_str(j, "sampling", sampling);
     fl_json_set_str(j, "finish", fl_finish_name(r->finish));
     fl_json_set_str(j, "mode", fl_gen_mode_name(r->choice.mode));
     fl_json_set_str(j, "mode_reason", r->choice.reason);
@@ -337,6 +344,24 @@ static fl_status finish_text(sink *s, const fl_gen_result *r, const fl_chat_answ
     return FL_OK;
 }
 
+/* What the user would not expect: a penalty that the file does not name, a cut that cuts nothing.
+ */
+static void note_sampling(const fl_gen_config *c)
+{
+    static const struct {
+        fl_setting setting;
+        const char *option;
+    } cut[] = {{FL_SET_TOP_K, "--top-k"}, {FL_SET_TOP_P, "--top-p"}, {FL_SET_MIN_P, "--min-p"}};
+    if (c->from[FL_SET_PRESENCE] == FL_FROM_CLOVER)
+        fprintf(stderr,
+                "note: the file names no presence penalty: %g, as Clover's authors advise; "
+                "--presence 0 turns it off\n",
+                c->sampler.presence);
+    for (int i = 0; i < 3; i++)
+        if (c->sampler.temp <= 0.0 && c->from[cut[i].setting] == FL_FROM_USER)
+            fprintf(stderr, "note: %s has no effect at temperature 0\n", cut[i].option);
+}
+
 static void note_repeat(const fl_gen_result *r)
 {
     if (r->finish != FL_FINISH_REPEAT) return;
@@ -349,8 +374,8 @@ static void note_repeat(const fl_gen_result *r)
     fprintf(stderr, "; --presence 1.5 makes that rarer, --repeat-stop off lets it go on\n");
 }
 
-static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl_gen_result *r,
-                               sink *s, fl_err *err)
+static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl_gen_config *c,
+                               const fl_gen_result *r, sink *s, fl_err *err)
 {
     char none[] = "";
     const fl_chat_answer plain = {.reasoning = none, .content = s->all.p ? s->all.p : none};
@@ -358,7 +383,7 @@ static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl
     fl_chat_delta rest = {{"", 0}, {"", 0}};
     if (s->chat) FL_TRY(fl_chat_stream_finish(s->chat, &a, &rest, err));
     if (o->json) {
-        fl_json *j = result_json(e, r, a);
+        fl_json *j = result_json(e, c, r, a);
         char *line = fl_json_dump(j, 1);
         fl_json_free(&j);
         if (!line) return FL_FAIL(err, FL_E_NOMEM, 0, "result: out of memory");
@@ -368,7 +393,7 @@ static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl
         FL_TRY(finish_text(s, r, a, &rest, err));
     }
     note_repeat(r);
-    if (o->stats) print_stats(e, r);
+    if (o->stats) print_stats(e, c, r);
     return FL_OK;
 }
 
@@ -391,6 +416,7 @@ fl_status fl_tool_run(const fl_options *o, fl_err *err)
     FL_GO(encode_prompt(o, model, &ids, &n_ids, err));
     FL_GO(fl_gen_check(&c, engine, (int64_t)n_ids, err));
     FL_GO(fl_setup_load(engine, err));
+    note_sampling(&c);
     FL_GO(open_sink(&s, o, engine->params.n_ctx, err));
     c.on_text = take_text;
     c.arg = &s;
@@ -398,7 +424,7 @@ fl_status fl_tool_run(const fl_options *o, fl_err *err)
     FL_GO(fl_generator_create(&gen, engine, err));
     FL_GO(fl_generate(gen, &c, ids, (int64_t)n_ids, &r, err));
     FL_GO(s.st);
-    st = finish_output(o, engine, &r, &s, err);
+    st = finish_output(o, engine, &c, &r, &s, err);
 out:
     close_sink(&s);
     free(ids);

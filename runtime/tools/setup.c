@@ -55,6 +55,43 @@ static fl_status engine_params(const fl_options *o, fl_engine_params *p, fl_err 
     return FL_OK;
 }
 
+static void take(double given, double *value, fl_origin *from)
+{
+    if (isnan(given)) return;
+    *value = given;
+    *from = FL_FROM_USER;
+}
+
+static void take_soft_ends(const fl_options *o, fl_soft_config *s, fl_origin *from)
+{
+    const bool given = o->soft_think >= 0 || o->soft_answer >= 0 || !isnan(o->soft_slope);
+    if (o->soft_end < 0 && !given) return;
+    *from = FL_FROM_USER;
+    /* On a model that has none of its own, what Clover does. */
+    if (s->slope == 0.0) *s = (fl_soft_config){FL_SOFT_THINK, FL_SOFT_ANSWER, FL_SOFT_SLOPE};
+    if (o->soft_think >= 0) s->think = o->soft_think;
+    if (o->soft_answer >= 0) s->answer = o->soft_answer;
+    if (!isnan(o->soft_slope)) s->slope = o->soft_slope;
+    if (o->soft_end == 0) s->slope = 0.0;
+}
+
+static fl_status take_sampling(const fl_options *o, fl_gen_config *c, fl_err *err)
+{
+    fl_sampler_config *s = &c->sampler;
+    take(o->temp, &s->temp, &c->from[FL_SET_TEMP]);
+    take(o->top_p, &s->top_p, &c->from[FL_SET_TOP_P]);
+    take(o->min_p, &s->min_p, &c->from[FL_SET_MIN_P]);
+    take(o->presence, &s->presence, &c->from[FL_SET_PRESENCE]);
+    take(o->frequency, &s->frequency, &c->from[FL_SET_FREQUENCY]);
+    take(o->repetition, &s->repetition, &c->from[FL_SET_REPETITION]);
+    if (o->top_k >= 0) {
+        s->top_k = o->top_k;
+        c->from[FL_SET_TOP_K] = FL_FROM_USER;
+    }
+    take_soft_ends(o, &s->soft, &c->from[FL_SET_SOFT]);
+    return o->logit_bias ? fl_logit_bias_parse(o->logit_bias, s->bias, &s->n_bias, err) : FL_OK;
+}
+
 static fl_status gen_config(const fl_options *o, const fl_model *model, fl_gen_config *c,
                             fl_err *err)
 {
@@ -64,13 +101,7 @@ static fl_status gen_config(const fl_options *o, const fl_model *model, fl_gen_c
         return FL_FAIL(err, FL_E_ARG, 0,
                        "--block-mode %s: expected causal, blockend, mixed or bidir", o->block_mode);
     if (!isnan(o->threshold)) c->clover.threshold = (float)o->threshold;
-    if (!isnan(o->temp)) c->sampler.temp = o->temp;
-    if (!isnan(o->top_p)) c->sampler.top_p = o->top_p;
-    if (!isnan(o->min_p)) c->sampler.min_p = o->min_p;
-    if (!isnan(o->presence)) c->sampler.presence = o->presence;
-    if (!isnan(o->frequency)) c->sampler.frequency = o->frequency;
-    if (!isnan(o->repetition)) c->sampler.repetition = o->repetition;
-    if (o->top_k >= 0) c->sampler.top_k = o->top_k;
+    FL_TRY(take_sampling(o, c, err));
     if (o->seed_given) c->sampler.seed = o->seed;
     c->max_tokens = o->max_tokens;
     c->stop = o->stop;

@@ -38,6 +38,14 @@ static void values_land_in_their_fields(void **state)
     assert_int_equal(o.n_stop, 2);
     assert_string_equal(o.stop[1], "b");
     assert_true(o.stats && o.raw && !o.json && !o.help);
+    ASSERT_OK(parse("run m --logit-bias 1:2,3:-inf --repeat-stop off --soft-end on --soft-think 0 "
+                    "--soft-answer 50 --soft-slope 0.5"));
+    assert_string_equal(o.logit_bias, "1:2,3:-inf");
+    assert_int_equal(o.repeat_stop, 0);
+    assert_true(o.soft_end == 1 && o.soft_think == 0 && o.soft_answer == 50 && o.soft_slope == 0.5);
+    ASSERT_OK(parse("run m --soft-end off"));
+    assert_true(o.soft_end == 0 && o.soft_think == -1 && o.soft_answer == -1);
+    assert_true(isnan(o.soft_slope) && o.repeat_stop == -1 && !o.logit_bias);
     ASSERT_OK(parse("run -p=x m --ctx=77"));
     assert_int_equal(o.ctx, 77);
     ASSERT_OK(parse("run m --ctx 78 -p -x"));
@@ -83,6 +91,11 @@ static void mistakes_are_named(void **state)
     ASSERT_FAILS(parse("run m --top-p 0"), FL_E_ARG, "above 0, at most 1");
     ASSERT_FAILS(parse("run m --threshold 0"), FL_E_ARG, "above 0, at most 1");
     ASSERT_FAILS(parse("run m --top-p 1.5"), FL_E_ARG, "--top-p 1.5");
+    ASSERT_FAILS(parse("run m --soft-end off --soft-think 5"), FL_E_ARG, "--soft-end off");
+    ASSERT_FAILS(parse("run m --soft-answer 0 --soft-end off"), FL_E_ARG, "--soft-end off");
+    ASSERT_FAILS(parse("run m --soft-slope 1 --soft-end off"), FL_E_ARG, "--soft-end off");
+    ASSERT_FAILS(parse("run m --soft-slope 11"), FL_E_ARG, "from 0 to 10");
+    ASSERT_FAILS(parse("run m --soft-think -1"), FL_E_ARG, "whole number");
     ASSERT_FAILS(parse("run m --chunk 8193"), FL_E_ARG, "from 1 to 8192");
     ASSERT_FAILS(parse("run m -p x -f y"), FL_E_ARG, "once");
     ASSERT_FAILS(parse("logits m -o x"), FL_E_ARG, "either --ids");

@@ -231,6 +231,49 @@ static void C052_what_is_slower_or_guessed_is_said_unasked(void **state)
     free(tied);
 }
 
+/* Where the sampler's settings are from, and what a user would not expect of them. */
+static void sampling_is_explained(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("", "run \"$T\" -p Hello --max-tokens 2 --top-k 5 --stats"), 0);
+    assert_non_null(strstr(errors, "\nsampling: temp 0: greedy (file), presence 0 (file), "));
+    assert_non_null(strstr(errors, "note: --top-k has no effect at temperature 0\n"));
+    assert_null(strstr(errors, "presence penalty"));
+    assert_int_equal(sh("", "run \"$T\" -p Hello --max-tokens 2 --temp 1 --top-k 5 --seed 9 "
+                            "--logit-bias 5:1,6:-inf --soft-end off --stats"),
+                     0);
+    assert_non_null(strstr(errors, "\nsampling: temp 1 (option), top-k 5 (option), presence 0 "
+                                   "(file), repetition 1 (file), 2 logit biases (option), "
+                                   "seed 9\n"));
+    assert_null(strstr(errors, "no effect"));
+    /* A clover_moe file that gives no penalty. */
+    assert_int_equal(sh("", "run \"$M\" -p hi --max-tokens 2 --think off"), 0);
+    assert_non_null(strstr(errors, "note: the file names no presence penalty: 1.5,"));
+    assert_int_equal(sh("", "run \"$M\" -p hi --max-tokens 2 --think off --presence 0"), 0);
+    assert_null(strstr(errors, "presence"));
+}
+
+static void C085_a_text_that_runs_in_circles_ends_and_says_so(void **state)
+{
+    (void)state;
+    static const char *const modes[] = {"ar", "block", "spec"};
+    char words[256];
+    for (int m = 0; m < 3; m++) {
+        snprintf(words, sizeof(words),
+                 "run \"$T\" -p Hello --mode %s --frequency -2 --ignore-eos --stats", modes[m]);
+        assert_int_equal(sh("", words), 0);
+        assert_non_null(strstr(errors, "finish: repeat"));
+        assert_non_null(strstr(errors, "note: the text was ended, it repeated a phrase of "));
+        assert_non_null(strstr(errors, "--repeat-stop off lets it go on\n"));
+        strcat(words, " --json");
+        assert_int_equal(sh("", words), 0);
+        assert_non_null(strstr(out, "\"finish\": \"repeat\""));
+        strcat(words, " --repeat-stop off --max-tokens 700");
+        assert_int_equal(sh("", words), 0);
+        assert_non_null(strstr(out, "\"finish\": \"length\""));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +283,8 @@ int main(void)
         cmocka_unit_test(a_broken_stdout_is_one_line),
         cmocka_unit_test(a_prompt_comes_from_a_pipe_but_not_from_a_terminal_unasked),
         cmocka_unit_test(C052_what_is_slower_or_guessed_is_said_unasked),
+        cmocka_unit_test(sampling_is_explained),
+        cmocka_unit_test(C085_a_text_that_runs_in_circles_ends_and_says_so),
         cmocka_unit_test(reasoning_goes_to_stderr_and_the_answer_to_stdout),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

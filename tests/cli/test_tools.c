@@ -136,6 +136,10 @@ static void run_names_what_is_wrong(void **state)
                  "--vram");
     ASSERT_FAILS(call(fl_tool_run, words_of("run %s -p x --ctx 9", base, "")), FL_E_ARG,
                  "raise --ctx");
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -p x --logit-bias 5", base, "")), FL_E_ARG,
+                 "--logit-bias '5': expected ID:VALUE");
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -p x --logit-bias 99999:1", base, "")),
+                 FL_E_ARG, "token 99999 is outside 0 to");
     char *file = fl_tmp_path(dir, "prompt"), *long_text = malloc(5001);
     memset(long_text, 'a', 5000);
     fl_tmp_write(file, long_text, 5000);

@@ -180,6 +180,8 @@ def write_configs(folder, cfg, coder, verdict):
             "temperature": 1.0,
             "top_k": 20,
             "top_p": 0.95,
+            "presence_penalty": 0.0,
+            "repetition_penalty": 1.0,
             "eos_token_id": stops,
             "pad_token_id": coder.end_text,
         },

@@ -8,9 +8,10 @@ enum { V = 16 };
 
 static const fl_kernels *kernels(const char *tier)
 {
-    static fl_kernels k;
-    assert_true(fl_kernels_init(&k, tier));
-    return &k;
+    static fl_kernels best, named;
+    fl_kernels *k = tier ? &named : &best;
+    assert_true(fl_kernels_init(k, tier));
+    return k;
 }
 
 static fl_sampler *make(const fl_sampler_config *c)
@@ -175,7 +176,7 @@ static fl_pick plain_pick(const fl_sampler_config *c, const float *l, const int 
         best = score;
         at = i;
     }
-    return (fl_pick){p[at].id, (float)(exp(p[at].l - p[0].l) / total)};
+    return (fl_pick){p[at].id, (float)(exp(p[at].l - p[0].l) / total), false};
 }
 
 static double uniform(void)
@@ -223,7 +224,7 @@ static void picks_are_those_of_the_plain_way_on_every_tier(void **state)
         for (int i = 0; i < 300; i++) {
             const int id = (int)(uniform() * 100.0);
             count[id]++;
-            for (int t = 0; t < 2; t++) fl_sampler_count(s[t], id);
+            for (int t = 0; t < 2; t++) fl_sampler_count(s[t], id, 0);
         }
         for (int64_t pos = 0; pos < 6; pos++) {
             const fl_pick want = plain_pick(&c, l, count, banned, pos);
@@ -257,7 +258,7 @@ static void extreme_rows_give_a_finite_confidence(void **state)
             for (int i = 0; i < V; i++) l[i] = (float)i * 1e-3f;
             l[3] = -3.3e38f;
             l[4] = 3.3e38f;
-            fl_sampler_count(s, 3);
+            fl_sampler_count(s, 3, 0);
             const fl_pick p = fl_sampler_pick(s, l, 7, 0);
             assert_int_equal(p.token, 4);
             assert_true(p.confidence == 1.0f);
@@ -353,8 +354,8 @@ static void penalties_follow_their_formula(void **state)
     c.presence = 1.5;
     fl_sampler *s = make(&c);
     assert_int_equal(fl_sampler_pick(s, l, 0, 0).token, 2);
-    fl_sampler_count(s, 2);
-    fl_sampler_count(s, 2);
+    fl_sampler_count(s, 2, 0);
+    fl_sampler_count(s, 2, 0);
     const fl_pick p = fl_sampler_pick(s, l, 0, 0);
     assert_int_equal(p.token, 5);
     /* and the confidence is that of the penalized distribution */
@@ -366,20 +367,20 @@ static void penalties_follow_their_formula(void **state)
     ASSERT_OK(fl_sampler_configure(s, &c, &err));
     for (int i = 0; i < 3; i++) {
         assert_int_equal(fl_sampler_pick(s, l, 0, 0).token, 2);
-        fl_sampler_count(s, 2);
+        fl_sampler_count(s, 2, 0);
     }
     assert_int_equal(fl_sampler_pick(s, l, 0, 0).token, 5); /* 4 - 1.2 < 3 */
     /* repetition divides what is positive and multiplies what is negative. */
     c.frequency = 0.0;
     c.repetition = 2.0;
     ASSERT_OK(fl_sampler_configure(s, &c, &err));
-    fl_sampler_count(s, 2);
-    fl_sampler_count(s, 5);
+    fl_sampler_count(s, 2, 0);
+    fl_sampler_count(s, 5, 0);
     assert_int_equal(fl_sampler_pick(s, l, 0, 0).token, 2); /* 2 against 1.5 */
     fill(l, -3.0f);
     l[9] = -2.0f;
     assert_int_equal(fl_sampler_pick(s, l, 0, 0).token, 9);
-    fl_sampler_count(s, 9);
+    fl_sampler_count(s, 9, 0);
     assert_int_equal(fl_sampler_pick(s, l, 0, 0).token, 0); /* -4 against -3 */
     fl_sampler_destroy(&s);
 }
@@ -399,14 +400,14 @@ static void rows_ahead_count_the_tokens_before_them(void **state)
     c.frequency = 0.7;
     c.repetition = 1.3;
     fl_sampler *s = make(&c);
-    fl_sampler_count(s, 3);
+    fl_sampler_count(s, 3, 0);
     ASSERT_OK(fl_pool_create(&pool, 2, &err));
     fl_sampler_pick_rows(s, pool, l, pos, ahead, N, got);
     for (int i = 0; i < N; i++) {
         const fl_pick want = fl_sampler_pick(s, l + i * V, pos[i], 0);
         assert_int_equal(got[i].token, want.token);
         assert_true(got[i].confidence == want.confidence);
-        if (i < N - 1) fl_sampler_count(s, ahead[i]);
+        if (i < N - 1) fl_sampler_count(s, ahead[i], 0);
     }
     fl_pool_destroy(&pool);
     fl_sampler_destroy(&s);
