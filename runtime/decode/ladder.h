@@ -20,7 +20,8 @@ enum {
     FL_RUNG_FILL = 0,    /* nothing */
     FL_RUNG_MESSAGE = 1, /* the start of a message */
     FL_RUNG_ANSWER = 2,  /* where the last answer starts: one at most */
-    FL_RUNG_HEAD = 4     /* the end of system text and tools: one at most */
+    FL_RUNG_HEAD = 4,    /* the end of system text and tools: one at most */
+    FL_RUNG_KINDS = 7    /* all of them */
 };
 
 typedef struct fl_rung {

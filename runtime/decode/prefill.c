@@ -12,9 +12,7 @@ int64_t fl_loop_start(const fl_gen_config *c, fl_gen_mode mode, int64_t n_prompt
     return aligned ? n_prompt - n_prompt % c->clover.block_size : n_prompt;
 }
 
-/* Back to the last state of this sequence that is at most `end` tokens of the prompt: the present
- * one, a rung's, or the empty one. */
-static void go_back(fl_generator *g, const int32_t *prompt, int64_t end)
+void fl_loop_go_back(fl_generator *g, const int32_t *prompt, int64_t end)
 {
     fl_state *st = &g->engine->state;
     if (g->resets != st->resets) fl_ladder_drop(g->ladder, 0); /* rungs of another sequence */
@@ -96,7 +94,7 @@ fl_status fl_loop_prefill(fl_generator *g, const fl_gen_config *c, const int32_t
     const uint64_t t0 = fl_clock_ns();
     const int64_t end = fl_loop_start(c, out->choice.mode, n_prompt);
     int64_t next = 0;
-    go_back(g, prompt, end);
+    fl_loop_go_back(g, prompt, end);
     out->n_reused = e->state.n;
     *go = true;
     for (;;) {

@@ -3,164 +3,28 @@
 #include <stdlib.h>
 
 #include "runtime/decode/loop.h"
-#include "tests/support/decoder.h"
-#include "tests/support/make_model.h"
 #include "tests/support/test.h"
-#include "tests/support/tmp.h"
-
-/* A model with room for long chats, opened by each test that wants it. */
-static fl_tiny_model long_model;
-
-enum { CONTEXT = 2048, START = 1, N_OUT = 40 };
-
-static int setup(void **state)
-{
-    fl_make make = fl_make_tiny();
-    make.arch = "clover_moe";
-    make.n_ctx = CONTEXT;
-    if (fl_tiny_setup(state) != 0) return -1;
-    long_model.path = fl_tmp_path(fl_tiny.dir, "long.gguf");
-    fl_make_gguf(&make, long_model.path);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    free(long_model.path);
-    return fl_tiny_teardown(state);
-}
-
-static void open_long(uint32_t kv_type, uint64_t budget)
-{
-    fl_err err = {0};
-    fl_engine_params p = fl_engine_defaults();
-    p.threads = 1;
-    p.n_ctx = CONTEXT;
-    p.held_rows = 32;
-    p.kv_type = kv_type;
-    p.state_budget = budget;
-    fl_loaded m = fl_load(long_model.path, &p);
-    long_model.model = m.model;
-    long_model.engine = m.engine;
-    ASSERT_OK(fl_generator_create(&long_model.gen, m.engine, &err));
-}
-
-static void close_long(void)
-{
-    fl_loaded m = {long_model.model, long_model.engine};
-    fl_generator_destroy(&long_model.gen);
-    fl_unload(&m);
-}
-
-static const fl_gen_mode modes[] = {FL_GEN_AR, FL_GEN_BLOCK, FL_GEN_SPEC};
-
-/* A chat as token ids: each message begins with START. */
-typedef struct chat {
-    int32_t ids[CONTEXT];
-    int64_t n;
-    int64_t start[64];
-    int64_t n_starts;
-} chat;
-
-static void add(chat *c, int n, uint32_t seed)
-{
-    c->start[c->n_starts++] = c->n;
-    c->ids[c->n++] = START;
-    for (int i = 1; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        c->ids[c->n++] = 'a' + (int32_t)((seed >> 20) % 26);
-    }
-}
-
-static void cut(chat *c, int64_t messages)
-{
-    c->n = c->start[messages];
-    c->n_starts = messages;
-}
-
-/* What a generation leaves behind. */
-typedef struct outcome {
-    fl_gen_result r;
-    int32_t ids[512];
-    uint64_t state; /* hash of n, cache, S and tails */
-    float logits[1024];
-} outcome;
-
-static fl_gen_config config(fl_gen_mode mode, bool sampled)
-{
-    fl_gen_config c = fl_tiny_config(mode);
-    if (sampled) c.sampler = (fl_sampler_config){.temp = 1.0, .top_p = 0.95, .seed = 5};
-    c.max_tokens = N_OUT;
-    return c;
-}
-
-static void generate(const fl_tiny_model *m, fl_gen_config *c, const chat *p, outcome *o)
-{
-    fl_err err = {0};
-    const int row = -1;
-    const float *logits = NULL;
-    c->roles = (fl_roles){p->start, p->n_starts, true};
-    memset(o, 0, sizeof(*o));
-    ASSERT_OK(fl_generate(m->gen, c, p->ids, p->n, &o->r, &err));
-    assert_true(o->r.n_generated <= 512);
-    memcpy(o->ids, o->r.ids, (size_t)o->r.n_generated * sizeof(*o->ids));
-    o->state = fl_state_hash(&m->engine->state);
-    if (m->engine->state.n == 0) return;
-    ASSERT_OK(fl_forward_logits(m->engine, &row, 1, &logits, &err));
-    assert_true(m->model->index->hp.n_vocab <= 1024);
-    memcpy(o->logits, logits, (size_t)m->model->index->hp.n_vocab * sizeof(float));
-}
-
-/* The outcome equals that of a sequence that starts anew; the state afterwards is the fresh one's,
- * which is the same. */
-static void assert_as_fresh(const fl_tiny_model *m, fl_gen_config *c, const chat *p,
-                            const outcome *got)
-{
-    static outcome fresh;
-    fl_state_reset(&m->engine->state);
-    generate(m, c, p, &fresh);
-    assert_int_equal(fresh.r.n_reused, 0);
-    assert_int_equal(got->r.n_generated, fresh.r.n_generated);
-    assert_memory_equal(got->ids, fresh.ids, sizeof(fresh.ids));
-    if (fresh.r.choice.mode == FL_GEN_BLOCK) /* speculation's passes go by the clock */
-        assert_int_equal(got->r.denoise_passes, fresh.r.denoise_passes);
-    assert_true(got->state == fresh.state);
-    assert_memory_equal(got->logits, fresh.logits, sizeof(fresh.logits));
-}
-
-/* A head and three turns, with messages of 10, 1, 100 and more tokens. */
-static void make_chat(chat *c)
-{
-    static const int sizes[] = {23, 10, 100, 2, 45, 64, 31};
-    c->n = c->n_starts = 0;
-    for (int i = 0; i < 7; i++) add(c, sizes[i], 77 + (uint32_t)i);
-}
-
-/* Where the answer to a prompt of n tokens begins. */
-static int64_t answer_start(fl_gen_mode mode, int64_t n)
-{
-    return mode == FL_GEN_BLOCK ? n / 32 * 32 : n;
-}
+#include "tests/support/turns.h"
 
 static void M6_regenerating_reads_nothing_before_the_answer(void **state)
 {
     (void)state;
-    static chat c;
-    static outcome a, b;
-    static const uint32_t kv[] = {FL_TYPE_F16, FL_TYPE_F32};
-    for (int k = 0; k < 2; k++) {
-        open_long(kv[k], 0);
+    static fl_turns c;
+    static fl_outcome a, b;
+    static const uint32_t kv[] = {FL_TYPE_F16, FL_TYPE_F32, FL_TYPE_Q8_0};
+    for (int k = 0; k < 3; k++) {
+        fl_long_open(kv[k], 0);
         for (int m = 0; m < 3; m++) {
-            fl_gen_config cfg = config(modes[m], (m + k) % 2);
-            make_chat(&c);
-            generate(&long_model, &cfg, &c, &a);
-            generate(&long_model, &cfg, &c, &b);
-            assert_int_equal(b.r.n_reused, answer_start(cfg.mode, c.n));
+            fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], (m + k) % 2);
+            fl_turns_make(&c);
+            fl_outcome_of(&fl_long, &cfg, &c, &a);
+            fl_outcome_of(&fl_long, &cfg, &c, &b);
+            assert_int_equal(b.r.n_reused, fl_turns_answer(cfg.mode, c.n));
             assert_int_equal(b.r.prefill_passes, 0);
             assert_memory_equal(a.ids, b.ids, sizeof(a.ids));
-            assert_as_fresh(&long_model, &cfg, &c, &b);
+            fl_assert_as_fresh(&fl_long, &cfg, &c, &b);
         }
-        close_long();
+        fl_long_close();
     }
 }
 
@@ -168,21 +32,21 @@ static void M6_regenerating_reads_nothing_before_the_answer(void **state)
 static void M6_ten_tokens_are_reused_too(void **state)
 {
     (void)state;
-    static chat c;
-    static outcome o;
+    static fl_turns c;
+    static fl_outcome o;
     for (int m = 0; m < 3; m++) {
-        fl_gen_config cfg = config(modes[m], false);
+        fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], false);
         cfg.max_tokens = 3;
         c.n = c.n_starts = 0;
-        add(&c, 10, 1);
-        generate(&fl_tiny, &cfg, &c, &o);
-        generate(&fl_tiny, &cfg, &c, &o);
-        assert_int_equal(o.r.n_reused, answer_start(cfg.mode, 10));
-        assert_as_fresh(&fl_tiny, &cfg, &c, &o);
-        add(&c, 30, 2);
-        generate(&fl_tiny, &cfg, &c, &o);
+        fl_turns_add(&c, 10, 1);
+        fl_outcome_of(&fl_tiny, &cfg, &c, &o);
+        fl_outcome_of(&fl_tiny, &cfg, &c, &o);
+        assert_int_equal(o.r.n_reused, fl_turns_answer(cfg.mode, 10));
+        fl_assert_as_fresh(&fl_tiny, &cfg, &c, &o);
+        fl_turns_add(&c, 30, 2);
+        fl_outcome_of(&fl_tiny, &cfg, &c, &o);
         assert_int_equal(o.r.n_reused, cfg.mode == FL_GEN_BLOCK ? 0 : 10);
-        assert_as_fresh(&fl_tiny, &cfg, &c, &o);
+        fl_assert_as_fresh(&fl_tiny, &cfg, &c, &o);
     }
 }
 
@@ -190,115 +54,112 @@ static void M6_editing_a_message_reads_nothing_before_it(void **state)
 {
     (void)state;
     static const int lengths[] = {2, 10, 33, 70}; /* of the new message */
-    static chat c;
-    static outcome o;
-    open_long(FL_TYPE_F16, 0);
-    const int64_t chunk = long_model.engine->params.chunk;
+    static fl_turns c;
+    static fl_outcome o;
+    fl_long_open(FL_TYPE_F16, 0);
+    const int64_t chunk = fl_long.engine->params.chunk;
     for (int m = 0; m < 3; m++)
         for (int message = 1; message < 7; message++)
             for (int i = message % 2; i < 4; i += 2) {
-                fl_gen_config cfg = config(modes[m], i % 2);
-                make_chat(&c);
-                long_model.engine->params.chunk = i == 3 ? 16 : chunk;
-                fl_state_reset(&long_model.engine->state);
-                generate(&long_model, &cfg, &c, &o);
+                fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], i % 2);
+                fl_turns_make(&c);
+                fl_long.engine->params.chunk = i == 3 ? 16 : chunk;
+                fl_state_reset(&fl_long.engine->state);
+                fl_outcome_of(&fl_long, &cfg, &c, &o);
                 const int64_t at = c.start[message];
-                cut(&c, message);
-                add(&c, lengths[i], 1000);
-                generate(&long_model, &cfg, &c, &o);
-                const int64_t end = answer_start(cfg.mode, c.n);
+                fl_turns_cut(&c, message);
+                fl_turns_add(&c, lengths[i], 1000);
+                fl_outcome_of(&fl_long, &cfg, &c, &o);
+                const int64_t end = fl_turns_answer(cfg.mode, c.n);
                 assert_int_equal(o.r.n_reused, at < end ? at : end);
-                assert_as_fresh(&long_model, &cfg, &c, &o);
+                fl_assert_as_fresh(&fl_long, &cfg, &c, &o);
             }
-    long_model.engine->params.chunk = chunk;
-    close_long();
+    fl_long.engine->params.chunk = chunk;
+    fl_long_close();
 }
 
 /* The next turn: prompt and answer come back as the beginning of a longer prompt. */
 static void M6_the_next_turn_reads_what_is_new(void **state)
 {
     (void)state;
-    static chat c;
-    static outcome o;
-    open_long(FL_TYPE_F16, 0);
+    static fl_turns c;
+    static fl_outcome o;
+    fl_long_open(FL_TYPE_F16, 0);
     for (int m = 0; m < 3; m++) {
-        fl_gen_config cfg = config(modes[m], true);
-        make_chat(&c);
+        fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], true);
+        fl_turns_make(&c);
         for (int turn = 0; turn < 3; turn++) {
-            generate(&long_model, &cfg, &c, &o);
-            const int64_t held = long_model.engine->state.n;
-            memcpy(c.ids + c.n, o.ids, N_OUT * sizeof(int32_t));
-            c.n += N_OUT;
-            add(&c, 35, 9);
-            generate(&long_model, &cfg, &c, &o);
+            fl_outcome_of(&fl_long, &cfg, &c, &o);
+            const int64_t held = fl_long.engine->state.n;
+            fl_turns_append(&c, o.ids, FL_TURNS_OUT);
+            fl_turns_add(&c, 35, 9);
+            fl_outcome_of(&fl_long, &cfg, &c, &o);
             assert_int_equal(o.r.n_reused, held);
             assert_true(held >= c.n - 35 - 32);
-            memcpy(c.ids + c.n, o.ids, N_OUT * sizeof(int32_t));
-            c.n += N_OUT;
-            add(&c, 3, 10);
+            fl_turns_append(&c, o.ids, FL_TURNS_OUT);
+            fl_turns_add(&c, 3, 10);
         }
-        generate(&long_model, &cfg, &c, &o);
-        assert_as_fresh(&long_model, &cfg, &c, &o);
+        fl_outcome_of(&fl_long, &cfg, &c, &o);
+        fl_assert_as_fresh(&fl_long, &cfg, &c, &o);
     }
-    close_long();
+    fl_long_close();
 }
 
 /* C087, C089, C097: the head changes at its end, in its middle, in its first word. */
 static void C087_a_changed_head_is_reused_up_to_the_change(void **state)
 {
     (void)state;
-    static chat c;
-    static outcome o;
-    open_long(FL_TYPE_F16, 0);
+    static fl_turns c;
+    static fl_outcome o;
+    fl_long_open(FL_TYPE_F16, 0);
     for (int where = 0; where < 3; where++) {
-        fl_gen_config cfg = config(FL_GEN_AR, false);
+        fl_gen_config cfg = fl_turns_config(FL_GEN_AR, false);
         c.n = c.n_starts = 0;
-        add(&c, 1400, 3);
-        add(&c, 20, 4);
-        generate(&long_model, &cfg, &c, &o);
+        fl_turns_add(&c, 1400, 3);
+        fl_turns_add(&c, 20, 4);
+        fl_outcome_of(&fl_long, &cfg, &c, &o);
         const int64_t at[] = {1399, 700, 1};
         c.ids[at[where]] ^= 1;
-        generate(&long_model, &cfg, &c, &o);
+        fl_outcome_of(&fl_long, &cfg, &c, &o);
         /* The rung below: each 512 tokens. */
         assert_int_equal(o.r.n_reused, at[where] / FL_LADDER_STEP * FL_LADDER_STEP);
-        assert_as_fresh(&long_model, &cfg, &c, &o);
+        fl_assert_as_fresh(&fl_long, &cfg, &c, &o);
     }
     /* Another question behind the same head: the head's own rung. */
-    fl_gen_config cfg = config(FL_GEN_AR, false);
-    generate(&long_model, &cfg, &c, &o);
-    cut(&c, 1);
-    add(&c, 9, 5);
-    generate(&long_model, &cfg, &c, &o);
+    fl_gen_config cfg = fl_turns_config(FL_GEN_AR, false);
+    fl_outcome_of(&fl_long, &cfg, &c, &o);
+    fl_turns_cut(&c, 1);
+    fl_turns_add(&c, 9, 5);
+    fl_outcome_of(&fl_long, &cfg, &c, &o);
     assert_int_equal(o.r.n_reused, 1400);
-    close_long();
+    fl_long_close();
 }
 
 /* A long answer leaves rungs as it is written. */
 static void M6_a_long_answer_can_be_cut_and_continued(void **state)
 {
     (void)state;
-    static chat c;
-    static outcome o;
-    open_long(FL_TYPE_F16, 0);
+    static fl_turns c;
+    static fl_outcome o;
+    fl_long_open(FL_TYPE_F16, 0);
     for (int m = 0; m < 3; m++) {
-        fl_gen_config cfg = config(modes[m], true);
+        fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], true);
         c.n = c.n_starts = 0;
-        add(&c, 20, 6);
+        fl_turns_add(&c, 20, 6);
         cfg.max_tokens = 512 + 90;
         fl_gen_result r;
         fl_err err = {0};
-        fl_state_reset(&long_model.engine->state);
-        ASSERT_OK(fl_generate(long_model.gen, &cfg, c.ids, c.n, &r, &err));
-        memcpy(c.ids + c.n, r.ids, 560 * sizeof(int32_t));
-        c.n += 560; /* the prompt ends inside the answer */
-        c.ids[c.n++] = START;
-        cfg.max_tokens = N_OUT;
-        generate(&long_model, &cfg, &c, &o);
+        fl_state_reset(&fl_long.engine->state);
+        ASSERT_OK(fl_generate(fl_long.gen, &cfg, c.ids, c.n, &r, &err));
+        fl_turns_append(&c, r.ids, 560); /* the prompt ends inside the answer */
+        c.ids[c.n++] = FL_TURNS_START;
+        cfg.max_tokens = FL_TURNS_OUT;
+        fl_outcome_of(&fl_long, &cfg, &c, &o);
         const int64_t step = FL_LADDER_STEP;
         assert_true(o.r.n_reused >= step && o.r.n_reused <= step + 64);
-        assert_as_fresh(&long_model, &cfg, &c, &o);
+        fl_assert_as_fresh(&fl_long, &cfg, &c, &o);
     }
-    close_long();
+    fl_long_close();
 }
 
 /* Copies that are thinned, down to none, cost time alone. */
@@ -306,23 +167,23 @@ static void M6_a_small_budget_changes_no_bit(void **state)
 {
     (void)state;
     static const int copies[] = {1, 2, 3, 5};
-    static chat c;
-    static outcome o;
+    static fl_turns c;
+    static fl_outcome o;
     for (int i = 0; i < 4; i++) {
         const uint64_t copy = (fl_tiny.engine->state.gdn_bytes + 4095) / 4096 * 4096;
-        open_long(FL_TYPE_F16, (uint64_t)copies[i] * copy);
+        fl_long_open(FL_TYPE_F16, (uint64_t)copies[i] * copy);
         for (int message = 6; message > 0; message--) {
-            fl_gen_config cfg = config(modes[message % 3], message % 2);
-            make_chat(&c);
-            generate(&long_model, &cfg, &c, &o);
+            fl_gen_config cfg = fl_turns_config(fl_turns_modes[message % 3], message % 2);
+            fl_turns_make(&c);
+            fl_outcome_of(&fl_long, &cfg, &c, &o);
             const int64_t at = c.start[message];
-            cut(&c, message);
-            add(&c, 12, 50);
-            generate(&long_model, &cfg, &c, &o);
+            fl_turns_cut(&c, message);
+            fl_turns_add(&c, 12, 50);
+            fl_outcome_of(&fl_long, &cfg, &c, &o);
             assert_true(o.r.n_reused <= at);
-            assert_as_fresh(&long_model, &cfg, &c, &o);
+            fl_assert_as_fresh(&fl_long, &cfg, &c, &o);
         }
-        close_long();
+        fl_long_close();
     }
 }
 
@@ -331,23 +192,22 @@ static void M6_a_small_budget_changes_no_bit(void **state)
 static void M7_a_block_that_stops_early_then_a_turn_of_two_tokens(void **state)
 {
     (void)state;
-    static chat c;
-    static outcome o;
-    fl_gen_config cfg = config(FL_GEN_BLOCK, false);
+    static fl_turns c;
+    static fl_outcome o;
+    fl_gen_config cfg = fl_turns_config(FL_GEN_BLOCK, false);
     for (int n_out = 1; n_out <= 40; n_out += 3) {
         c.n = c.n_starts = 0;
-        add(&c, 45, 7);
+        fl_turns_add(&c, 45, 7);
         cfg.max_tokens = n_out;
         fl_state_reset(&fl_tiny.engine->state);
-        generate(&fl_tiny, &cfg, &c, &o);
+        fl_outcome_of(&fl_tiny, &cfg, &c, &o);
         assert_int_equal(fl_tiny.engine->state.n % 32, 0);
-        memcpy(c.ids + c.n, o.ids, (size_t)n_out * sizeof(int32_t));
-        c.n += n_out;
-        add(&c, 2, 8);
-        cfg.max_tokens = N_OUT;
-        generate(&fl_tiny, &cfg, &c, &o);
+        fl_turns_append(&c, o.ids, n_out);
+        fl_turns_add(&c, 2, 8);
+        cfg.max_tokens = FL_TURNS_OUT;
+        fl_outcome_of(&fl_tiny, &cfg, &c, &o);
         assert_int_equal(o.r.n_reused, (45 + n_out) / 32 * 32 - ((45 + n_out) % 32 == 0 ? 32 : 0));
-        assert_as_fresh(&fl_tiny, &cfg, &c, &o);
+        fl_assert_as_fresh(&fl_tiny, &cfg, &c, &o);
     }
 }
 
@@ -355,22 +215,23 @@ static void M7_a_block_that_stops_early_then_a_turn_of_two_tokens(void **state)
 static void M7_a_block_that_starts_below_the_state(void **state)
 {
     (void)state;
-    static chat c;
-    static outcome o;
+    static fl_turns c;
+    static fl_outcome o;
     for (int n = 34; n < 64; n += 7) {
-        fl_gen_config ar = config(FL_GEN_AR, true), block = config(FL_GEN_BLOCK, true);
+        fl_gen_config ar = fl_turns_config(FL_GEN_AR, true),
+                      block = fl_turns_config(FL_GEN_BLOCK, true);
         c.n = c.n_starts = 0;
-        add(&c, n, 7);
+        fl_turns_add(&c, n, 7);
         fl_state_reset(&fl_tiny.engine->state);
-        generate(&fl_tiny, &ar, &c, &o);
-        generate(&fl_tiny, &block, &c, &o);
+        fl_outcome_of(&fl_tiny, &ar, &c, &o);
+        fl_outcome_of(&fl_tiny, &block, &c, &o);
         assert_int_equal(o.r.n_reused, 0); /* AR made no rung at 32 */
-        assert_as_fresh(&fl_tiny, &block, &c, &o);
-        generate(&fl_tiny, &ar, &c, &o);
+        fl_assert_as_fresh(&fl_tiny, &block, &c, &o);
+        fl_outcome_of(&fl_tiny, &ar, &c, &o);
         assert_int_equal(o.r.n_reused, 32);
-        generate(&fl_tiny, &block, &c, &o);
+        fl_outcome_of(&fl_tiny, &block, &c, &o);
         assert_int_equal(o.r.n_reused, 32);
-        assert_as_fresh(&fl_tiny, &block, &c, &o);
+        fl_assert_as_fresh(&fl_tiny, &block, &c, &o);
     }
 }
 
@@ -402,72 +263,72 @@ static bool on_text(void *arg, const char *text, size_t n)
 static void M7_canceled_in_prefill_within_a_chunk(void **state)
 {
     (void)state;
-    static chat c;
-    static outcome o;
-    open_long(FL_TYPE_F16, 0);
-    long_model.engine->params.chunk = 64;
+    static fl_turns c;
+    static fl_outcome o;
+    fl_long_open(FL_TYPE_F16, 0);
+    fl_long.engine->params.chunk = 64;
     c.n = c.n_starts = 0;
-    add(&c, 700, 11);
+    fl_turns_add(&c, 700, 11);
     for (int m = 0; m < 3; m++)
         for (int stop_at = 1; stop_at <= 9; stop_at += 4) {
             watch w = {.stop_at = stop_at};
-            fl_gen_config cfg = config(modes[m], false);
-            fl_state_reset(&long_model.engine->state);
+            fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], false);
+            fl_state_reset(&fl_long.engine->state);
             cfg.on_progress = on_progress;
             cfg.arg = &w;
-            generate(&long_model, &cfg, &c, &o);
+            fl_outcome_of(&fl_long, &cfg, &c, &o);
             assert_int_equal(o.r.finish, FL_FINISH_CANCELED);
             assert_int_equal(o.r.n_generated, 0);
             assert_int_equal(w.calls, stop_at);
             const int64_t read = 64 * (stop_at - 1);
-            assert_int_equal(long_model.engine->state.n, read);
+            assert_int_equal(fl_long.engine->state.n, read);
             for (int i = 0; i < stop_at; i++) {
                 assert_int_equal(w.done[i], 64 * i);
-                assert_int_equal(w.total[i], answer_start(cfg.mode, c.n));
+                assert_int_equal(w.total[i], fl_turns_answer(cfg.mode, c.n));
             }
             /* What was read stays. */
             cfg.on_progress = NULL;
-            generate(&long_model, &cfg, &c, &o);
+            fl_outcome_of(&fl_long, &cfg, &c, &o);
             assert_int_equal(o.r.n_reused, read);
-            assert_as_fresh(&long_model, &cfg, &c, &o);
+            fl_assert_as_fresh(&fl_long, &cfg, &c, &o);
         }
-    close_long();
+    fl_long_close();
 }
 
 static void M7_canceled_in_decode_within_a_pass(void **state)
 {
     (void)state;
-    static chat c;
-    static outcome o;
+    static fl_turns c;
+    static fl_outcome o;
     for (int m = 0; m < 3; m++)
         for (int by_text = 0; by_text < 2; by_text++) {
             watch w = {.stop_at = by_text ? 0 : 4, .stop_at_piece = by_text ? 3 : 0};
-            fl_gen_config cfg = config(modes[m], true);
+            fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], true);
             cfg.on_progress = on_progress;
             cfg.on_text = on_text;
             cfg.arg = &w;
             cfg.max_tokens = 100;
             c.n = c.n_starts = 0;
-            add(&c, 50, 12);
+            fl_turns_add(&c, 50, 12);
             fl_state_reset(&fl_tiny.engine->state);
-            generate(&fl_tiny, &cfg, &c, &o);
+            fl_outcome_of(&fl_tiny, &cfg, &c, &o);
             assert_int_equal(o.r.finish, FL_FINISH_CANCELED);
             if (by_text) assert_int_equal(w.pieces, 3);
             /* One question before the prompt's only chunk, one after each pass of the answer. */
-            const int64_t passes = o.r.clean_passes + (modes[m] == FL_GEN_BLOCK ? o.r.denoise_passes
-                                                                                : o.r.held_passes);
+            const int64_t passes =
+                o.r.clean_passes +
+                (fl_turns_modes[m] == FL_GEN_BLOCK ? o.r.denoise_passes : o.r.held_passes);
             if (!by_text) assert_int_equal(w.calls, 4);
             if (!by_text) assert_int_equal(passes, 3);
             /* The session goes on: the same again, and the text so far as the next prompt. */
             cfg.on_progress = NULL;
             cfg.on_text = NULL;
-            cfg.max_tokens = N_OUT;
-            memcpy(c.ids + c.n, o.ids, (size_t)o.r.n_generated * sizeof(int32_t));
-            c.n += o.r.n_generated;
-            add(&c, 4, 13);
-            generate(&fl_tiny, &cfg, &c, &o);
-            assert_true(o.r.n_reused >= answer_start(modes[m], 50));
-            assert_as_fresh(&fl_tiny, &cfg, &c, &o);
+            cfg.max_tokens = FL_TURNS_OUT;
+            fl_turns_append(&c, o.ids, o.r.n_generated);
+            fl_turns_add(&c, 4, 13);
+            fl_outcome_of(&fl_tiny, &cfg, &c, &o);
+            assert_true(o.r.n_reused >= fl_turns_answer(fl_turns_modes[m], 50));
+            fl_assert_as_fresh(&fl_tiny, &cfg, &c, &o);
         }
 }
 
@@ -476,28 +337,28 @@ static void M7_canceled_in_decode_within_a_pass(void **state)
 static void a_failed_pass_leaves_what_was_read_before_it(void **state)
 {
     (void)state;
-    static chat c;
-    static outcome o;
+    static fl_turns c;
+    static fl_outcome o;
     fl_err err = {0};
     fl_gen_result r;
-    open_long(FL_TYPE_F16, 0);
-    long_model.engine->params.chunk = 64;
+    fl_long_open(FL_TYPE_F16, 0);
+    fl_long.engine->params.chunk = 64;
     for (int m = 0; m < 3; m++) {
-        fl_gen_config cfg = config(modes[m], false);
+        fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], false);
         c.n = c.n_starts = 0;
-        add(&c, 100, 14);
-        add(&c, 100, 15);
-        fl_state_reset(&long_model.engine->state);
+        fl_turns_add(&c, 100, 14);
+        fl_turns_add(&c, 100, 15);
+        fl_state_reset(&fl_long.engine->state);
         const int32_t was = c.ids[150];
         c.ids[150] = 1 << 20;
         cfg.roles = (fl_roles){c.start, c.n_starts, false};
-        ASSERT_FAILS(fl_generate(long_model.gen, &cfg, c.ids, c.n, &r, &err), FL_E_ARG, "1048576");
+        ASSERT_FAILS(fl_generate(fl_long.gen, &cfg, c.ids, c.n, &r, &err), FL_E_ARG, "1048576");
         c.ids[150] = was;
-        generate(&long_model, &cfg, &c, &o);
+        fl_outcome_of(&fl_long, &cfg, &c, &o);
         assert_int_equal(o.r.n_reused, 100);
-        assert_as_fresh(&long_model, &cfg, &c, &o);
+        fl_assert_as_fresh(&fl_long, &cfg, &c, &o);
     }
-    close_long();
+    fl_long_close();
 }
 
 static void role_maps_that_cannot_be_are_refused(void **state)
@@ -506,7 +367,7 @@ static void role_maps_that_cannot_be_are_refused(void **state)
     fl_err err = {0};
     fl_gen_result r;
     int32_t ids[10];
-    fl_gen_config c = config(FL_GEN_AR, false);
+    fl_gen_config c = fl_turns_config(FL_GEN_AR, false);
     static const struct {
         int64_t start[3], n;
         const char *words;
@@ -576,5 +437,5 @@ int main(void)
         cmocka_unit_test(role_maps_that_cannot_be_are_refused),
         cmocka_unit_test(message_starts_are_found_by_the_chat_formats_token),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, fl_turns_setup, fl_turns_teardown);
 }
