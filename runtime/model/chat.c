@@ -3,10 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "runtime/base/utf8.h"
 #include "runtime/model/chat_text.h"
-
-#define START "<|im_start|>"
-#define END "<|im_end|>\n"
 
 static const char tools_head[] =
     "# Tools\n\nYou have access to the following functions:\n\n<tools>";
@@ -39,6 +37,8 @@ typedef struct rendering {
     message *m;
     size_t n, last_query;
     fl_text out;
+    fl_token_place *control; /* the control tokens in out */
+    size_t n_control, room;
     fl_err *err;
 } rendering;
 
@@ -121,13 +121,42 @@ static fl_status read_messages(rendering *r)
 
 /* ---- writing ------------------------------------------------------------------------------ */
 
+/* Only what is written here is a control token; the same words in a message are its text. */
+static void put_control(rendering *r, const char *token)
+{
+    if (r->n_control == r->room) {
+        const size_t room = 2 * r->room + 16;
+        fl_token_place *grown = realloc(r->control, room * sizeof *grown);
+        if (!grown) {
+            r->out.failed = true;
+            return;
+        }
+        r->control = grown;
+        r->room = room;
+    }
+    r->control[r->n_control++] = (fl_token_place){r->out.n, strlen(token)};
+    fl_text_puts(&r->out, token);
+}
+
+static void put_start(rendering *r, const char *who)
+{
+    put_control(r, "<|im_start|>");
+    fl_text_puts(&r->out, who);
+}
+
+static void put_end(rendering *r)
+{
+    put_control(r, "<|im_end|>");
+    fl_text_puts(&r->out, "\n");
+}
+
 static void put_head(rendering *r)
 {
     const message *first = &r->m[0];
     const fl_json *tools = r->p->tools;
     const size_t n_tools = fl_json_kind_of(tools) == FL_JSON_ARRAY ? fl_json_size(tools) : 0;
     if (n_tools == 0 && first->role != SYSTEM) return;
-    fl_text_puts(&r->out, START "system\n");
+    put_start(r, "system\n");
     if (n_tools) {
         fl_text_puts(&r->out, tools_head);
         for (size_t i = 0; i < n_tools; i++) {
@@ -138,7 +167,7 @@ static void put_head(rendering *r)
         if (first->role == SYSTEM && first->content.n) fl_text_puts(&r->out, "\n\n");
     }
     if (first->role == SYSTEM) fl_text_add(&r->out, first->content);
-    fl_text_puts(&r->out, END);
+    put_end(r);
 }
 
 static void put_argument(rendering *r, const char *key, const fl_json *v)
@@ -217,7 +246,7 @@ static fl_status put_assistant(rendering *r, size_t i)
         if (opened < reasoning.n) reasoning = fl_chat_from(reasoning, opened + sizeof open - 1);
         content = fl_chat_lstrip_byte(fl_chat_from(content, last + sizeof close - 1), '\n');
     }
-    fl_text_puts(&r->out, START "assistant\n");
+    put_start(r, "assistant\n");
     if (i > r->last_query || (r->p->preserve_thinking && !r->p->rules_35)) {
         fl_text_puts(&r->out, "<think>\n");
         fl_text_add(&r->out, fl_chat_strip(reasoning));
@@ -225,18 +254,25 @@ static fl_status put_assistant(rendering *r, size_t i)
     }
     fl_text_add(&r->out, content);
     FL_TRY(put_tool_calls(r, i, fl_chat_strip(content).n > 0));
-    fl_text_puts(&r->out, END);
+    put_end(r);
     return FL_OK;
 }
 
 /* Results in a row share one user turn. */
 static void put_tool(rendering *r, size_t i)
 {
-    if (i > 0 && r->m[i - 1].role != TOOL) fl_text_puts(&r->out, START "user");
+    if (i > 0 && r->m[i - 1].role != TOOL) put_start(r, "user");
     fl_text_puts(&r->out, "\n<tool_response>\n");
     fl_text_add(&r->out, r->m[i].content);
     fl_text_puts(&r->out, "\n</tool_response>");
-    if (i + 1 == r->n || r->m[i + 1].role != TOOL) fl_text_puts(&r->out, END);
+    if (i + 1 == r->n || r->m[i + 1].role != TOOL) put_end(r);
+}
+
+static void put_answer_start(rendering *r, bool think)
+{
+    put_start(r, "assistant\n");
+    fl_text_puts(&r->out, "<think>\n");
+    if (!think) fl_text_puts(&r->out, "\n</think>\n\n");
 }
 
 static fl_status put_messages(rendering *r)
@@ -245,50 +281,110 @@ static fl_status put_messages(rendering *r)
         switch (r->m[i].role) {
         case SYSTEM: break;
         case USER:
-            fl_text_puts(&r->out, START "user\n");
+            put_start(r, "user\n");
             fl_text_add(&r->out, r->m[i].content);
-            fl_text_puts(&r->out, END);
+            put_end(r);
             break;
         case ASSISTANT: FL_TRY(put_assistant(r, i)); break;
         case TOOL: put_tool(r, i); break;
         }
     }
-    if (r->p->add_generation_prompt) {
-        fl_text_puts(&r->out, START "assistant\n<think>\n");
-        if (r->p->enable_thinking == 0) fl_text_puts(&r->out, "\n</think>\n\n");
-    }
+    if (r->p->add_generation_prompt) { put_answer_start(r, r->p->enable_thinking != 0); }
     return FL_OK;
+}
+
+static fl_status render(rendering *r)
+{
+    FL_TRY(read_messages(r));
+    put_head(r);
+    return put_messages(r);
+}
+
+static void rendering_fini(rendering *r)
+{
+    for (size_t i = 0; r->m && i < r->n; i++) free(r->m[i].joined);
+    free(r->m);
+    free(r->control);
+    fl_text_fini(&r->out);
+}
+
+/* Hands over the text, or its ids when there is a tokenizer. */
+static fl_status take(rendering *r, const fl_tokenizer *t, char **text, int32_t **ids, size_t *n)
+{
+    if (!t) return fl_text_take(&r->out, "the prompt", text, n, r->err);
+    if (r->out.failed)
+        return FL_FAIL(r->err, FL_E_NOMEM, 0, "no memory for the prompt behind %zu bytes",
+                       r->out.n);
+    return fl_tokenizer_encode_format(t, r->out.p, r->out.n, r->control, r->n_control, ids, n,
+                                      r->err);
+}
+
+static fl_status render_and_take(const fl_chat_params *p, const fl_tokenizer *t, char **text,
+                                 int32_t **ids, size_t *n, fl_err *err)
+{
+    rendering r = {.p = p, .err = err};
+    fl_status st = render(&r);
+    if (st == FL_OK) st = take(&r, t, text, ids, n);
+    rendering_fini(&r);
+    return st;
 }
 
 fl_status fl_chat_render(const fl_chat_params *p, char **text, size_t *n, fl_err *err)
 {
-    rendering r = {.p = p, .err = err};
-    fl_status st;
     *text = NULL;
     *n = 0;
-    FL_GO(read_messages(&r));
-    put_head(&r);
-    FL_GO(put_messages(&r));
-    FL_GO(fl_text_take(&r.out, "the prompt", text, n, err));
+    return render_and_take(p, NULL, text, NULL, n, err);
+}
+
+fl_status fl_chat_encode(const fl_chat_params *p, const fl_tokenizer *t, int32_t **ids, size_t *n,
+                         fl_err *err)
+{
+    *ids = NULL;
+    *n = 0;
+    return render_and_take(p, t, NULL, ids, n, err);
+}
+
+/* ---- the usual case ----------------------------------------------------------------------- */
+
+/* A message that comes from outside, stripped; its UTF-8 is made valid. */
+static fl_status put_simple(rendering *r, const char *who, const char *text)
+{
+    char *fixed = NULL;
+    size_t n = strlen(text);
+    FL_TRY(fl_utf8_repair(text, n, &fixed, &n, r->err));
+    put_start(r, who);
+    fl_text_add(&r->out, fl_chat_strip((fl_str){fixed ? fixed : text, n}));
+    put_end(r);
+    free(fixed);
+    return FL_OK;
+}
+
+static fl_status simple(const char *system, const char *user, bool think, const fl_tokenizer *t,
+                        char **text, int32_t **ids, size_t *n, fl_err *err)
+{
+    rendering r = {.err = err};
+    fl_status st = FL_OK;
+    if (system) FL_GO(put_simple(&r, "system\n", system));
+    FL_GO(put_simple(&r, "user\n", user));
+    put_answer_start(&r, think);
+    st = take(&r, t, text, ids, n);
 out:
-    for (size_t i = 0; r.m && i < r.n; i++) free(r.m[i].joined);
-    free(r.m);
-    fl_text_fini(&r.out);
+    rendering_fini(&r);
     return st;
 }
 
 fl_status fl_chat_render_simple(const char *system, const char *user, bool think, char **text,
                                 size_t *n, fl_err *err)
 {
-    fl_text t = {0};
-    if (system) {
-        fl_text_puts(&t, START "system\n");
-        fl_text_add(&t, fl_chat_strip((fl_str){system, strlen(system)}));
-        fl_text_puts(&t, END);
-    }
-    fl_text_puts(&t, START "user\n");
-    fl_text_add(&t, fl_chat_strip((fl_str){user, strlen(user)}));
-    fl_text_puts(&t, END START "assistant\n<think>\n");
-    if (!think) fl_text_puts(&t, "\n</think>\n\n");
-    return fl_text_take(&t, "the prompt", text, n, err);
+    *text = NULL;
+    *n = 0;
+    return simple(system, user, think, NULL, text, NULL, n, err);
+}
+
+fl_status fl_chat_encode_simple(const char *system, const char *user, bool think,
+                                const fl_tokenizer *t, int32_t **ids, size_t *n, fl_err *err)
+{
+    *ids = NULL;
+    *n = 0;
+    return simple(system, user, think, t, NULL, ids, n, err);
 }

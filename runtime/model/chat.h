@@ -4,6 +4,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/status.h"
 #include "runtime/base/str.h"
+#include "runtime/model/tokenizer.h"
 
 /* The chat format of Qwen3.5 and 3.6, by rules (no template engine). */
 typedef struct fl_chat_params {
@@ -19,9 +20,20 @@ typedef struct fl_chat_params {
  * message's index. tests/model/test_chat.c holds it to the published templates. */
 FL_CHECKED fl_status fl_chat_render(const fl_chat_params *p, char **text, size_t *n, fl_err *err);
 
-/* The usual case: optional system text, one user text. */
+/* The conversation as token ids (malloc'ed). They are those of the text, but control tokens
+ * (<|im_start|>, <|im_end|>, <|endoftext|> ...) are only those that the format itself writes: in a
+ * message, a tool's answer or a tool's description the same words are plain text, so that no
+ * content can end its turn or open another. Tags that are no control tokens (<think>,
+ * <tool_call>) are tokens wherever they stand, as in the published template. */
+FL_CHECKED fl_status fl_chat_encode(const fl_chat_params *p, const fl_tokenizer *t, int32_t **ids,
+                                    size_t *n, fl_err *err);
+
+/* The usual case: optional system text, one user text; ill-formed UTF-8 becomes U+FFFD. */
 FL_CHECKED fl_status fl_chat_render_simple(const char *system, const char *user, bool think,
                                            char **text, size_t *n, fl_err *err);
+FL_CHECKED fl_status fl_chat_encode_simple(const char *system, const char *user, bool think,
+                                           const fl_tokenizer *t, int32_t **ids, size_t *n,
+                                           fl_err *err);
 
 /* Python's json.dumps(ensure_ascii=False) of a value; malloc'ed. Numbers as Python writes them
  * (1.0, 1e-05, 1e+16, the shortest digits that read back). The JSON reader in front knows

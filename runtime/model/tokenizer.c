@@ -184,13 +184,16 @@ static fl_status added_init(added_set *set, const fl_tokenizer *t, const uint8_t
     return st;
 }
 
-/* The longest added token at the leftmost place at or behind `from`; NULL when there is none. */
-static const added *added_find(const added_set *set, fl_str text, size_t from, size_t *at)
+/* The longest added token at the leftmost place at or behind `from`; NULL when there is none.
+ * kinds: not NULL = of each id, and control tokens are passed over. */
+static const added *added_find(const added_set *set, const uint8_t *kinds, fl_str text, size_t from,
+                               size_t *at)
 {
     for (size_t i = from; i < text.n; i++) {
         const uint8_t b = (uint8_t)text.p[i];
         for (uint32_t k = set->first[b]; k < set->first[b + 1]; k++) {
             const fl_str s = set->list[k].text;
+            if (kinds && kinds[set->list[k].id] == FL_TOKEN_CONTROL) continue;
             if (s.n > text.n - i || memcmp(s.p, text.p + i, s.n) != 0) continue;
             *at = i;
             return &set->list[k];
@@ -359,6 +362,7 @@ enum { MAX_TEXT = 512 * 1024 * 1024 };
 /* One call's memory. The tokenizer itself is shared by threads and only read. */
 typedef struct encoding {
     const fl_tokenizer *t;
+    bool no_control; /* control tokens in the text are plain text */
     char *repaired;
     fl_str text; /* valid UTF-8 */
     fl_nfc nfc;
@@ -426,7 +430,7 @@ static fl_status encode_around(encoding *e, const added_set *set, fl_str text, e
     size_t from = 0;
     while (from < text.n) {
         size_t at = text.n;
-        const added *a = added_find(set, text, from, &at);
+        const added *a = added_find(set, e->no_control ? e->t->kind : NULL, text, from, &at);
         if (at > from) FL_TRY(rest(e, (fl_str){text.p + from, at - from}));
         if (!a) break;
         FL_TRY(fl_bpe_push(&e->out, a->id, e->err));
@@ -452,6 +456,22 @@ static fl_status encode_normalized(encoding *e, fl_str text)
     return encode_around(e, &e->t->normalized, text, encode_words);
 }
 
+/* Hands the ids over when st is FL_OK; callers free *ids even when it is empty. */
+static fl_status finish(encoding *e, fl_status st, int32_t **ids, size_t *n_ids)
+{
+    if (st == FL_OK && !e->out.ids) {
+        e->out.ids = calloc(1, sizeof *e->out.ids);
+        if (!e->out.ids) st = FL_FAIL(e->err, FL_E_NOMEM, 0, "no memory for tokens");
+    }
+    if (st == FL_OK) {
+        *ids = e->out.ids;
+        *n_ids = e->out.n;
+        e->out.ids = NULL;
+    }
+    encoding_fini(e);
+    return st;
+}
+
 fl_status fl_tokenizer_encode(const fl_tokenizer *t, const char *text, size_t n, bool parse_added,
                               int32_t **ids, size_t *n_ids, fl_err *err)
 {
@@ -462,18 +482,40 @@ fl_status fl_tokenizer_encode(const fl_tokenizer *t, const char *text, size_t n,
     if (st == FL_OK)
         st = parse_added ? encode_around(&e, &t->raw, e.text, encode_normalized)
                          : encode_plain(&e, e.text);
-    /* Callers free *ids even when it is empty. */
-    if (st == FL_OK && !e.out.ids) {
-        e.out.ids = calloc(1, sizeof *e.out.ids);
-        if (!e.out.ids) st = FL_FAIL(err, FL_E_NOMEM, 0, "no memory for tokens");
+    return finish(&e, st, ids, n_ids);
+}
+
+static fl_status encode_format(encoding *e, const fl_token_place *places, size_t n_places)
+{
+    size_t from = 0;
+    if (e->repaired)
+        return FL_FAIL(e->err, FL_E_ARG, 0, "a text with places of tokens must be valid UTF-8");
+    e->no_control = true;
+    for (size_t i = 0; i <= n_places; i++) {
+        const fl_token_place p = i < n_places ? places[i] : (fl_token_place){e->text.n, 0};
+        const fl_str token = {e->text.p + p.at, p.n};
+        const int32_t id = p.n ? find_piece(e->t, token) : -1;
+        assert(p.at >= from && p.at + p.n <= e->text.n);
+        /* A vocabulary without the token spells it out, together with what stands around it. */
+        if (i < n_places && (id < 0 || !is_added(e->t->kind[id]))) continue;
+        FL_TRY(encode_around(e, &e->t->raw, (fl_str){e->text.p + from, p.at - from},
+                             encode_normalized));
+        if (id >= 0) FL_TRY(fl_bpe_push(&e->out, id, e->err));
+        from = p.at + p.n;
     }
-    if (st == FL_OK) {
-        *ids = e.out.ids;
-        *n_ids = e.out.n;
-        e.out.ids = NULL;
-    }
-    encoding_fini(&e);
-    return st;
+    return FL_OK;
+}
+
+fl_status fl_tokenizer_encode_format(const fl_tokenizer *t, const char *text, size_t n,
+                                     const fl_token_place *places, size_t n_places, int32_t **ids,
+                                     size_t *n_ids, fl_err *err)
+{
+    encoding e;
+    *ids = NULL;
+    *n_ids = 0;
+    fl_status st = encoding_init(&e, t, text, n, err);
+    if (st == FL_OK) st = encode_format(&e, places, n_places);
+    return finish(&e, st, ids, n_ids);
 }
 
 fl_status fl_tokenizer_split(const fl_tokenizer *t, const char *text, size_t n, size_t **ends,

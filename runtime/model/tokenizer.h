@@ -43,12 +43,22 @@ const char *fl_tokenizer_gguf_pre(const fl_tokenizer *t);
 
 /* Any bytes, up to 512 MiB (else FL_E_ARG). Each maximal ill-formed part of the UTF-8 is read as
  * U+FFFD, as Python's bytes.decode(errors="replace") gives it. parse_added = 0 reads added tokens
- * in the text as plain text (user input that must not forge control tokens). Where the vocabulary
+ * in the text as plain text. Where the vocabulary
  * lacks a byte, FL_E_UNSUPPORTED. *ids is malloc'ed, also when it is empty. Time n log n whatever
  * the text. Ids equal those of Hugging Face's `tokenizers`: tests/model/test_tokenizer.c. */
 FL_CHECKED fl_status fl_tokenizer_encode(const fl_tokenizer *t, const char *text, size_t n,
                                          bool parse_added, int32_t **ids, size_t *n_ids,
                                          fl_err *err);
+/* Text of a format that has control tokens at known places, in rising order: there they are taken
+ * by their spelling, and nowhere else. What looks like one in between (a message that would forge
+ * the end of its turn) is plain text; other added tokens are found everywhere. The text must be
+ * valid UTF-8 (else FL_E_ARG). Without forgeries the ids are those of fl_tokenizer_encode. */
+typedef struct fl_token_place {
+    size_t at, n; /* bytes of the text */
+} fl_token_place;
+FL_CHECKED fl_status fl_tokenizer_encode_format(const fl_tokenizer *t, const char *text, size_t n,
+                                                const fl_token_place *places, size_t n_places,
+                                                int32_t **ids, size_t *n_ids, fl_err *err);
 /* Pre-token boundaries alone (tests): end offsets in the NFC text of one piece without added
  * tokens. *ends is malloc'ed. */
 FL_CHECKED fl_status fl_tokenizer_split(const fl_tokenizer *t, const char *text, size_t n,

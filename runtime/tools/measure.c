@@ -56,15 +56,9 @@ static fl_status encode(measurement *m, fl_err *err)
         return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
                        "%s holds no tokenizer: put tokenizer.json beside the weights",
                        fl_source_paths(model->src)[0]);
-    for (int i = 0; i < N_REQUESTS; i++) {
-        char *chat = NULL;
-        size_t n = 0;
-        FL_TRY(fl_chat_render_simple(NULL, requests[i], m->c->think, &chat, &n, err));
-        const fl_status st = fl_tokenizer_encode(model->tokenizer, chat, n, true, &m->prompt[i],
-                                                 &m->n_prompt[i], err);
-        free(chat);
-        FL_TRY(st);
-    }
+    for (int i = 0; i < N_REQUESTS; i++)
+        FL_TRY(fl_chat_encode_simple(NULL, requests[i], m->c->think, model->tokenizer,
+                                     &m->prompt[i], &m->n_prompt[i], err));
     return FL_OK;
 }
 

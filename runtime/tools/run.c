@@ -91,8 +91,6 @@ static fl_status encode_prompt(const fl_options *o, const fl_model *m, int32_t *
                                fl_err *err)
 {
     text user = {0};
-    char *chat = NULL;
-    size_t n_chat = 0;
     fl_status st = FL_OK;
     if (!m->tokenizer)
         return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
@@ -102,11 +100,9 @@ static fl_status encode_prompt(const fl_options *o, const fl_model *m, int32_t *
         st = fl_tokenizer_encode(m->tokenizer, user.p, user.n, true, ids, n, err);
         goto out;
     }
-    FL_GO(fl_chat_render_simple(o->system, user.p, o->think != 0, &chat, &n_chat, err));
-    st = fl_tokenizer_encode(m->tokenizer, chat, n_chat, true, ids, n, err);
+    st = fl_chat_encode_simple(o->system, user.p, o->think != 0, m->tokenizer, ids, n, err);
 out:
     free(user.p);
-    free(chat);
     return st;
 }
 

@@ -143,8 +143,8 @@ static bool take(void *arg, const char *text, size_t n)
 static void answer(fl_generator *g, const fl_model *model, int number)
 {
     fl_err err = {0};
-    char message[64], *chat = NULL;
-    size_t n_chat = 0, n = 0;
+    char message[64];
+    size_t n = 0;
     int32_t *ids = NULL;
     fl_chat_stream *stream = NULL;
     const fl_chat_answer *a = NULL;
@@ -153,8 +153,8 @@ static void answer(fl_generator *g, const fl_model *model, int number)
     fl_gen_config c = config_of(model, number % KINDS);
     snprintf(message, sizeof(message), "question %d %.*s", number, number % 23,
              "of which this is the end");
-    ASSERT_OK(fl_chat_render_simple("system", message, number % 2, &chat, &n_chat, &err));
-    ASSERT_OK(fl_tokenizer_encode(model->tokenizer, chat, n_chat, true, &ids, &n, &err));
+    ASSERT_OK(
+        fl_chat_encode_simple("system", message, number % 2, model->tokenizer, &ids, &n, &err));
     ASSERT_OK(fl_chat_stream_open(&stream, true, NULL, &err));
     c.max_tokens = 4 + number % 5;
     c.sampler.seed = (uint64_t)number;
@@ -167,7 +167,6 @@ static void answer(fl_generator *g, const fl_model *model, int number)
     ASSERT_OK(fl_chat_stream_finish(stream, &a, &rest, &err));
     fl_chat_stream_close(&stream);
     free(ids);
-    free(chat);
 }
 
 static void memory_stands_still_over_many_requests(void **state)

@@ -101,6 +101,11 @@ static void try_text(const char *text, size_t n)
     need(fl_tokenizer_encode(t, text, n, true, &ids, &n_ids, &err) == FL_OK);
     for (size_t i = 0; i < n_ids; i++) need(ids[i] >= 0 && ids[i] < 261);
     free(ids);
+    /* A text whose format wrote no control token has none. */
+    const fl_str valid = {fixed ? fixed : text, n_fixed};
+    need(fl_tokenizer_encode_format(t, valid.p, valid.n, NULL, 0, &ids, &n_ids, &err) == FL_OK);
+    for (size_t i = 0; i < n_ids; i++) need(fl_tokenizer_kind(t, ids[i]) != FL_TOKEN_CONTROL);
+    free(ids);
     fl_nfc_fini(&nfc);
     free(fixed);
 }
