@@ -88,6 +88,8 @@ static fl_status run_pending(block_run *b, fl_err *err)
     if (!b->pending) return FL_OK;
     b->pending = false;
     b->out->clean_passes++;
+    if (b->c->clover.commit_mode == FL_COMMIT_BLOCK_BIDIR)
+        return fl_forward_commit(b->g->engine, b->g->done, b->size, &b->c->clover, err);
     return fl_forward_clean(b->g->engine, b->g->done, b->size, err);
 }
 
@@ -112,7 +114,8 @@ static fl_status run_pass(block_run *b, int *row0, fl_err *err)
     fl_generator *g = b->g;
     *row0 = 0;
     b->out->denoise_passes++;
-    if (b->c->separate_commits) FL_TRY(run_pending(b, err));
+    if (b->c->separate_commits || b->c->clover.commit_mode == FL_COMMIT_BLOCK_BIDIR)
+        FL_TRY(run_pending(b, err));
     if (!b->pending) return fl_forward_denoise(g->engine, g->block, b->size, &b->c->clover, err);
     *row0 = b->size;
     b->pending = false;

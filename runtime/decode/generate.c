@@ -111,9 +111,6 @@ static fl_status check_block(const fl_gen_config *c, const fl_engine *e, fl_err 
     if (c->clover.mask_id >= e->model->index->hp.n_vocab)
         return FL_FAIL(err, FL_E_FORMAT, 0, "mask token id %d is outside the vocabulary of %lld",
                        c->clover.mask_id, (long long)e->model->index->hp.n_vocab);
-    if (c->clover.commit_mode != FL_COMMIT_CAUSAL)
-        return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
-                       "the model asks for bidirectional commits; only causal ones are known");
     if (c->clover.block_size < 1 || c->clover.block_size > e->params.block_size)
         return FL_FAIL(err, FL_E_ARG, 0, "block size %d: expected 1 to %d", c->clover.block_size,
                        e->params.block_size);

@@ -1,5 +1,8 @@
 #include "runtime/model/clover.h"
 
+#include <assert.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/model/config.h"
@@ -7,37 +10,73 @@
 /* The definition's own id, used when the file does not name one. */
 enum { DEFAULT_MASK_ID = 248077 };
 
-static const struct {
-    const char *name;
-    fl_gdn_block_mode mode;
-} gdn_modes[] = {{"causal", FL_GDN_CAUSAL},
-                 {"blockend", FL_GDN_BLOCKEND},
-                 {"mixed", FL_GDN_MIXED},
-                 {"bidir", FL_GDN_BIDIR}};
+static const char *const block_modes[] = {"causal", "blockend", "mixed", "bidir", NULL};
+static const char *const scans[] = {"strict", "inclusive", NULL};
+static const char *const combines[] = {"mix", "sum", "gate", NULL};
+static const char *const edges[] = {"zeros", "repeat", NULL};
+static const char *const tails[] = {"clean", "zeros", NULL};
+static const char *const aligns[] = {"absolute", "relative", NULL};
+static const char *const commits[] = {"causal", "block_bidir", NULL};
+static const char *const pools[] = {"off", "max", "mass", NULL};
+static const char *const confs[] = {"processed", "raw", NULL};
+
+#define AT(FIELD) offsetof(fl_clover, FIELD)
+/* Every setting is an enum, read and written as a number below. */
+_Static_assert(sizeof(fl_gdn_block_mode) == sizeof(unsigned) &&
+                   sizeof(fl_gdn_edge) == sizeof(unsigned),
+               "enums have the size of an unsigned");
+
+const fl_switch fl_switches[] = {{"gdn_block_mode", block_modes, AT(gdn_block_mode)},
+                                 {"gdn_scan", scans, AT(gdn_scan)},
+                                 {"gdn_combine", combines, AT(gdn_combine)},
+                                 {"gdn_conv_edge", edges, AT(gdn_conv_edge)},
+                                 {"gdn_tail", tails, AT(gdn_tail)},
+                                 {"block_align", aligns, AT(block_align)},
+                                 {"commit_mode", commits, AT(commit_mode)},
+                                 {"expert_pool_mode", pools, AT(pool)},
+                                 {"confidence_source", confs, AT(conf)},
+                                 {NULL, NULL, 0}};
+
+static const fl_switch *find_switch(const char *name)
+{
+    const fl_switch *s = fl_switches;
+    while (s->name && strcmp(s->name, name) != 0) s++;
+    return s->name ? s : NULL;
+}
+
+const char *fl_clover_word(const fl_clover *c, const char *name)
+{
+    const fl_switch *s = find_switch(name);
+    assert(s);
+    return s->words[*(const unsigned *)((const char *)c + s->at)];
+}
+
+/* The number of `word` among the switch's words, or -1. */
+static int word_number(const fl_switch *s, const char *word)
+{
+    for (int i = 0; s->words[i]; i++)
+        if (strcmp(s->words[i], word) == 0) return i;
+    return -1;
+}
+
+bool fl_clover_set(fl_clover *c, const char *name, const char *word)
+{
+    const fl_switch *s = find_switch(name);
+    const int i = s ? word_number(s, word) : -1;
+    if (i < 0) return false;
+    *(unsigned *)((char *)c + s->at) = (unsigned)i;
+    return true;
+}
 
 bool fl_gdn_block_mode_parse(const char *name, fl_gdn_block_mode *out)
 {
-    for (size_t i = 0; i < sizeof gdn_modes / sizeof *gdn_modes; i++) {
-        if (strcmp(name, gdn_modes[i].name) != 0) continue;
-        *out = gdn_modes[i].mode;
-        return true;
-    }
-    return false;
+    const int i = word_number(&fl_switches[0], name);
+    if (i < 0) return false;
+    *out = (fl_gdn_block_mode)i;
+    return true;
 }
 
-const char *fl_gdn_block_mode_name(fl_gdn_block_mode m)
-{
-    for (size_t i = 0; i < sizeof gdn_modes / sizeof *gdn_modes; i++)
-        if (gdn_modes[i].mode == m) return gdn_modes[i].name;
-    return "unknown";
-}
-
-static fl_status bad(const fl_config *c, const char *name, const char *found, const char *allowed,
-                     fl_err *err)
-{
-    return FL_FAIL(err, FL_E_FORMAT, 0, "%s: %s.%s is '%s', expected %s", c->path, c->arch, name,
-                   found, allowed);
-}
+const char *fl_gdn_block_mode_name(fl_gdn_block_mode m) { return block_modes[m]; }
 
 /* An integer setting within [least, most]; *v keeps its default when absent. */
 static fl_status read_int(const fl_config *c, const char *name, int64_t least, int64_t most,
@@ -50,18 +89,6 @@ static fl_status read_int(const fl_config *c, const char *name, int64_t least, i
                        "%s: %s.%s is %lld, expected %lld to %lld: the file is damaged", c->path,
                        c->arch, name, (long long)a, (long long)least, (long long)most);
     *v = a;
-    return FL_OK;
-}
-
-/* One of two words; *second keeps its default when the setting is absent. */
-static fl_status read_word(const fl_config *c, const char *name, const char *first,
-                           const char *other, bool *second, fl_err *err)
-{
-    char word[64];
-    if (!fl_config_str(c, name, name, word)) return FL_OK;
-    if (strcmp(word, first) != 0 && strcmp(word, other) != 0)
-        return bad(c, name, word, "one of the two words of clover.h", err);
-    *second = strcmp(word, other) == 0;
     return FL_OK;
 }
 
@@ -106,19 +133,28 @@ static fl_status read_soft_ends(fl_clover *k, const fl_config *c, fl_err *err)
     return FL_OK;
 }
 
+/* "causal, blockend, mixed or bidir" into buf. */
+static const char *list_words(const fl_switch *s, char buf[96])
+{
+    size_t at = 0;
+    for (int i = 0; s->words[i]; i++)
+        at += (size_t)snprintf(buf + at, 96 - at, "%s%s",
+                               i == 0            ? ""
+                               : s->words[i + 1] ? ", "
+                                                 : " or ",
+                               s->words[i]);
+    return buf;
+}
+
 static fl_status read_words(fl_clover *k, const fl_config *c, fl_err *err)
 {
-    bool relative = false, bidir = false, raw = false;
-    char word[64];
-    FL_TRY(read_word(c, "block_align", "absolute", "relative", &relative, err));
-    FL_TRY(read_word(c, "commit_mode", "causal", "block_bidir", &bidir, err));
-    FL_TRY(read_word(c, "confidence_source", "processed", "raw", &raw, err));
-    k->block_align = relative ? FL_ALIGN_RELATIVE : FL_ALIGN_ABSOLUTE;
-    k->commit_mode = bidir ? FL_COMMIT_BLOCK_BIDIR : FL_COMMIT_CAUSAL;
-    k->conf = raw ? FL_CONF_RAW : FL_CONF_PROCESSED;
-    if (fl_config_str(c, "gdn_block_mode", "gdn_block_mode", word) &&
-        !fl_gdn_block_mode_parse(word, &k->gdn_block_mode))
-        return bad(c, "gdn_block_mode", word, "causal, blockend, mixed or bidir", err);
+    char word[64], known[96];
+    for (const fl_switch *s = fl_switches; s->name; s++) {
+        if (!fl_config_str(c, s->name, s->name, word)) continue;
+        if (!fl_clover_set(k, s->name, word))
+            return FL_FAIL(err, FL_E_FORMAT, 0, "%s: %s.%s is '%s', expected %s", c->path, c->arch,
+                           s->name, word, list_words(s, known));
+    }
     if (k->gdn_block_mode == FL_GDN_BIDIR && !k->has_bwd)
         return FL_FAIL(err, FL_E_FORMAT, 0,
                        "%s: %s.gdn_block_mode is bidir, but the file has no ssm_bwd tensors",

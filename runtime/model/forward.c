@@ -129,12 +129,13 @@ static fl_status run_writing(fl_engine *e, const fl_pass *p, const int32_t *clea
     const fl_status st = run_layers(e, p, clean, block, err);
     e->state.broken = st != FL_OK;
     if (st != FL_OK) return st;
+    const int rows = p->commit ? p->n_rows : p->n_write;
     for (int i = 0; i < p->n_copies; i++)
         fl_forward_hidden(e, (int)(p->copy[i].n - e->state.n) - 1,
                           fl_state_in_copy(&e->state, &p->copy[i], e->state.h_last));
-    memcpy(e->state.ids + e->state.n, clean, (size_t)p->n_write * sizeof(*clean));
-    e->state.n += p->n_write;
-    fl_forward_hidden(e, p->n_write - 1, e->state.h_last);
+    memcpy(e->state.ids + e->state.n, p->commit ? block : clean, (size_t)rows * sizeof(*clean));
+    e->state.n += rows;
+    fl_forward_hidden(e, rows - 1, e->state.h_last);
     return FL_OK;
 }
 
@@ -199,6 +200,19 @@ fl_status fl_forward_fused(fl_engine *e, const int32_t *clean, int n_clean, cons
     fl_pass p = make_pass(e, n_clean, n, sw);
     p.n_lead = leading_rows(block, n, sw->mask_id);
     return run_writing(e, &p, clean, block, err);
+}
+
+fl_status fl_forward_commit(fl_engine *e, const int32_t *ids, int n, const fl_clover *sw,
+                            fl_err *err)
+{
+    fl_clover routed = *sw;
+    routed.pool = FL_POOL_OFF;
+    FL_TRY(check_room(e, n, err));
+    FL_TRY(check_block(e, n, sw, err));
+    fl_pass p = make_pass(e, 0, n, &routed);
+    p.n_lead = leading_rows(ids, n, sw->mask_id);
+    p.commit = true;
+    return run_writing(e, &p, NULL, ids, err);
 }
 
 /* How held rows run: as a block that looks to the left only. */

@@ -33,6 +33,12 @@ FL_CHECKED fl_status fl_forward_fused(fl_engine *e, const int32_t *clean, int n_
                                       const int32_t *block, int n, const fl_clover *sw,
                                       fl_err *err);
 
+/* Commits a block whose rows see each other (FL_COMMIT_BLOCK_BIDIR): the pass of
+ * fl_forward_denoise without expert pool, but its keys, values, S and raw rows become the state's.
+ * Fails and breaks the state as fl_forward_clean does. */
+FL_CHECKED fl_status fl_forward_commit(fl_engine *e, const int32_t *ids, int n, const fl_clover *sw,
+                                       fl_err *err);
+
 /* A clean pass over n <= params.held_rows rows whose effect on the state waits: hidden rows and
  * logits are those of fl_forward_clean, the state is untouched. */
 FL_CHECKED fl_status fl_forward_held(fl_engine *e, const int32_t *ids, int n, fl_err *err);

@@ -66,6 +66,12 @@ static void gates(const gdn_run *r, const float *a, const float *dt, float *alph
     }
 }
 
+/* A block row whose convolution does not look back over the block's left edge. */
+static bool no_tail(const gdn_run *r, int t)
+{
+    return t >= r->p->n_write && r->p->sw->gdn_tail == FL_TAIL_ZEROS;
+}
+
 /* Convolution, norms and gates of row t, forward and (in a bidirectional block) backward. */
 static void row_task(void *arg, int t, int worker)
 {
@@ -78,16 +84,19 @@ static void row_task(void *arg, int t, int worker)
     for (int a = 0; a < 4; a++) {
         const int at = t - 3 + a;
         row[a] = at >= 0 ? r->u + at * c : r->p->state->tail[r->layer] + (3 + at) * c;
+        if (no_tail(r, t) && at < r->p->n_write) row[a] = b->zeros;
     }
     r->p->exec->k.conv4_silu(row, r->w->conv, c, r->c + t * c);
     norm_heads(r, r->c + t * c);
     gates(r, r->w->a, r->w->dt, r->decay + t * nv, r->beta + t * nv);
     if (!r->bidir || t < r->p->n_write) return;
 
-    /* The mirror image: tap 3 is this row, taps 2..0 the rows to its right, zeros past the edge. */
+    /* The mirror image: tap 3 is this row, taps 2..0 the rows to its right. */
+    const float *past =
+        r->p->sw->gdn_conv_edge == FL_EDGE_REPEAT ? r->u + (r->p->n_rows - 1) * c : b->zeros;
     for (int a = 0; a < 4; a++) {
         const int at = t + 3 - a;
-        row[a] = at < r->p->n_rows ? r->u + at * c : b->zeros;
+        row[a] = at < r->p->n_rows ? r->u + at * c : past;
     }
     float *back = b->bwd_c + (t - r->p->n_write) * c;
     r->p->exec->k.conv4_silu(row, r->w->bwd_conv, c, back);
@@ -147,8 +156,24 @@ static void read_state(const gdn_run *r, fl_gdn_args a, int from)
     if (a.n_rows > 0) r->p->exec->k.gdn_scan(&a);
 }
 
-/* o += mix * r over the block, where r comes from the strict backward scan, which starts from
- * nothing at the block's right edge. */
+/* One row of the block: what the forward scan read (o) and what the backward scan read (back),
+ * together into o. */
+static void combine(const gdn_run *r, float mix, float *back, float *o)
+{
+    const int64_t d = r->p->hp->gdn_dim;
+    const fl_kernels *k = &r->p->exec->k;
+    switch (r->p->sw->gdn_combine) {
+    case FL_COMBINE_MIX: k->axpy(mix, back, d, o); break;
+    case FL_COMBINE_SUM: k->axpy(1.0f, back, d, o); break;
+    case FL_COMBINE_GATE: /* f + g (r - f) */
+        k->axpy(-1.0f, o, d, back);
+        k->axpy(fl_law_sigmoid(mix), back, d, o);
+        break;
+    }
+}
+
+/* Adds to the block's rows what the backward scan reads; it starts from nothing at the block's
+ * right edge. */
 static void add_backward(const gdn_run *r, int n, int worker)
 {
     const fl_pass *p = r->p;
@@ -156,7 +181,8 @@ static void add_backward(const gdn_run *r, int n, int worker)
     const int64_t d = p->hp->gdn_dim, nv = p->hp->gdn_v_heads;
     const int t0 = p->n_write, rows = p->n_rows - t0;
     const float mix = r->w->bwd_mix[n];
-    if (mix == 0.0f) return; /* the base layer, to the bit */
+    if (p->sw->gdn_combine == FL_COMBINE_MIX && mix == 0.0f)
+        return; /* the base layer, to the bit */
     float *s = b->worker_s + worker * d * d;
     float *back = b->worker_r + worker * p->buf->max_block * d;
     memset(s, 0, (size_t)(d * d) * sizeof(float));
@@ -164,15 +190,15 @@ static void add_backward(const gdn_run *r, int n, int worker)
         scan_args(r, n, s, rows, b->bwd_c, b->bwd_alpha + t0 * nv, b->bwd_beta + t0 * nv);
     a.o = back;
     a.o_stride = d;
-    a.strict = 1;
+    a.strict = p->sw->gdn_scan == FL_SCAN_STRICT;
     a.reverse = 1;
     p->exec->k.gdn_scan(&a);
-    for (int t = 0; t < rows; t++)
-        p->exec->k.axpy(mix, back + t * d, d, b->o + ((t0 + t) * nv + n) * d);
+    for (int t = 0; t < rows; t++) combine(r, mix, back + t * d, b->o + ((t0 + t) * nv + n) * d);
 }
 
-/* The block rows of value head n, from a copy of the state s. */
-static void block_rows(const gdn_run *r, int n, const float *s, int worker)
+/* The block rows of value head n, from a copy of the state s, which moves only when the block is
+ * committed by this pass. */
+static void block_rows(const gdn_run *r, int n, float *s, int worker)
 {
     const fl_pass *p = r->p;
     const int64_t d = p->hp->gdn_dim;
@@ -182,6 +208,7 @@ static void block_rows(const gdn_run *r, int n, const float *s, int worker)
     p->exec->k.gdn_scan(&a);
     if (p->sw->gdn_block_mode == FL_GDN_BLOCKEND) read_state(r, a, 0);
     if (p->sw->gdn_block_mode == FL_GDN_MIXED) read_state(r, a, p->n_lead);
+    if (p->commit) memcpy(s, copy, (size_t)(d * d) * sizeof(float));
     if (r->bidir) add_backward(r, n, worker);
 }
 
@@ -281,6 +308,7 @@ fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err)
     fl_pool_run(p->exec->pool, row_task, &r, p->n_rows);
     fl_pool_run(p->exec->pool, head_task, &r, (int)nv);
     if (p->n_write > 0) keep_tails(&r);
+    if (p->commit) keep_tail(&r, p->n_rows, p->state->tail[layer]);
 
     fl_rows mid = {.x = b->gdn.o, .ld = v_dim, .cols = v_dim, .n = p->n_rows};
     const fl_linear_job out = {&w->out, b->y, hp->d_model};

@@ -23,6 +23,7 @@ typedef struct fl_pass {
     int n_write, n_rows;
     const fl_clover *sw; /* block rows: GDN mode, expert pool; else NULL */
     bool held;           /* the block's rows are token-causal and go to state->held as well */
+    bool commit;         /* the state moves behind the block's rows (n_write is 0) */
     int n_lead;          /* leading block rows that are not masks (FL_GDN_MIXED) */
     /* Where the state behind clean rows goes as well; n rising, from state->n + 1 to
      * state->n + n_write */

@@ -1,6 +1,7 @@
 #include "runtime/tools/conversion_meta.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,16 +135,19 @@ static void put_clover(meta *m)
     f32(m, "confidence_threshold", (double)c->threshold);
     u32(m, "expert_pool_size", c->pool == FL_POOL_MAX ? c->pool_c : 0);
     if (c->verdict >= 0) u32(m, "verdict", c->verdict);
-    text(m, arch_key(m, "gdn_block_mode"), fl_gdn_block_mode_name(c->gdn_block_mode));
     if (c->soft_from_file) {
         u32(m, "soft_think_tokens", c->soft_think);
         u32(m, "soft_answer_tokens", c->soft_answer);
         f32(m, "soft_slope", (double)c->soft_slope);
     }
     if (c->pred_shift) u32(m, "pred_shift", c->pred_shift);
-    if (c->block_align == FL_ALIGN_RELATIVE) text(m, arch_key(m, "block_align"), "relative");
-    if (c->commit_mode == FL_COMMIT_BLOCK_BIDIR) text(m, arch_key(m, "commit_mode"), "block_bidir");
-    if (c->conf == FL_CONF_RAW) text(m, arch_key(m, "confidence_source"), "raw");
+    for (const fl_switch *s = fl_switches; s->name; s++) {
+        const char *word = fl_clover_word(c, s->name);
+        const bool usual = strcmp(word, s->words[0]) == 0;
+        const bool by_size = s->at == offsetof(fl_clover, pool) && c->pool == FL_POOL_MAX;
+        if (s->at == offsetof(fl_clover, gdn_block_mode) || (!usual && !by_size))
+            text(m, arch_key(m, s->name), word);
+    }
 }
 
 static uint32_t file_type(uint32_t main_type)
@@ -174,15 +178,15 @@ static bool is_stale_arch(const char *suffix, bool blocks)
 {
     static const char *const packing[] = {"ssm.v_head_reordered"};
     static const char *const clover[] = {
-        "expert_shared_count",  "block_size",         "mask_token_id",
-        "confidence_threshold", "expert_pool_size",   "verdict",
-        "block_mode_earned",    "gdn_block_mode",     "pred_shift",
-        "block_align",          "commit_mode",        "confidence_source",
-        "soft_think_tokens",    "soft_answer_tokens", "soft_slope"};
+        "expert_shared_count", "block_size",         "mask_token_id", "confidence_threshold",
+        "expert_pool_size",    "block_mode_earned",  "pred_shift",    "verdict",
+        "soft_think_tokens",   "soft_answer_tokens", "soft_slope"};
     for (size_t i = 0; i < sizeof packing / sizeof *packing; i++)
         if (strcmp(suffix, packing[i]) == 0) return true;
     for (size_t i = 0; !blocks && i < sizeof clover / sizeof *clover; i++)
         if (strcmp(suffix, clover[i]) == 0) return true;
+    for (const fl_switch *s = fl_switches; !blocks && s->name; s++)
+        if (strcmp(suffix, s->name) == 0) return true;
     return false;
 }
 

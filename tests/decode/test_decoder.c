@@ -263,9 +263,6 @@ static void settings_that_cannot_work_are_refused(void **state)
     c = fl_tiny_config(FL_GEN_BLOCK);
     c.clover.threshold = 0.0f;
     ASSERT_FAILS(fl_generate(fl_tiny.gen, &c, ids, 2, &r, &err), FL_E_ARG, "--threshold");
-    c = fl_tiny_config(FL_GEN_BLOCK);
-    c.clover.commit_mode = FL_COMMIT_BLOCK_BIDIR;
-    ASSERT_FAILS(fl_generate(fl_tiny.gen, &c, ids, 2, &r, &err), FL_E_UNSUPPORTED, "commit");
     const int held = fl_tiny.engine->params.held_rows;
     fl_tiny.engine->params.held_rows = 0;
     c = fl_tiny_config(FL_GEN_SPEC);
