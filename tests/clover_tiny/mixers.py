@@ -47,20 +47,23 @@ class Kernels:
 class Part:
     """Sequences of equal length that one scan goes through, and where their rows lie."""
 
-    def __init__(self, rows, length, first, tail, start, reverse=0, own_states=0):
+    def __init__(self, rows, length, first, tail, start, reverse=0, strict=0, own_states=0):
         self.rows = rows  # slice of all rows
         self.count, self.length = len(first), length
         ints = lambda values: torch.as_tensor(values, dtype=torch.int32).contiguous()
         self.first = ints(first)  # first row of each sequence
         self.tail = ints(tail)  # first of the three rows before it, or -1
         self.start = ints(start)  # saved state to start from, or -1
-        self.reverse, self.own_states = reverse, own_states  # a reversed scan is also strict
+        self.reverse, self.strict, self.own_states = reverse, strict, own_states
 
 
 class Layout:
-    """Which rows belong together in one batch of `batch` sequences and the blocks of them."""
+    """Which rows belong together in one batch of `batch` sequences and the blocks of them.
 
-    def __init__(self, batch, length, block_seq, block_index):
+    strict: the backward scan of a block reads a row's state before the row enters it.
+    """
+
+    def __init__(self, batch, length, block_seq, block_index, strict=1):
         self.batch, self.length, self.blocks = batch, length, len(block_seq)
         self.clean = batch * length
         self.rows = self.clean + self.blocks * BLOCK
@@ -86,7 +89,7 @@ class Layout:
             torch.where(later, begin - 3, none),
             torch.where(later, slot, none),
         )
-        self.back_part = Part(noisy, BLOCK, first, none, none, reverse=1)
+        self.back_part = Part(noisy, BLOCK, first, none, none, reverse=1, strict=strict)
         own = (block_index[:, None] * BLOCK + torch.arange(BLOCK)).reshape(-1)
         self.positions = torch.cat([torch.arange(length).repeat(batch), own])
 
@@ -108,7 +111,7 @@ class Scan:
         self.call(
             "conv_forward", *self.shape(), cfg.gdn_width, part.reverse, *where, rows, conv, q, k, v
         )
-        modes = (part.reverse, part.reverse, part.own_states)
+        modes = (part.reverse, part.strict, part.own_states)
         self.call(
             "gdn_forward", *self.shape(), *modes, part.start, q, k, v, g, beta, states, o, resid
         )
@@ -121,7 +124,7 @@ class Scan:
         q, k, v, g, beta, resid = saved
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.empty_like(v)
         dg, dbeta = torch.empty_like(g), torch.empty_like(beta)
-        modes = (part.reverse, part.reverse, part.own_states)
+        modes = (part.reverse, part.strict, part.own_states)
         inputs, outputs = (q, k, g, beta, states, resid), (d_states, dq, dk, dv, dg, dbeta)
         self.call("gdn_backward", *self.shape(), *modes, part.start, *inputs, d_o, *outputs)
         where = (part.first, part.tail)

@@ -196,8 +196,8 @@ class Route:
 
 
 class Model:
-    def __init__(self, cfg, seed=1, dtype=torch.bfloat16, procs=1):
-        self.cfg, self.dtype, self.procs = cfg, dtype, procs
+    def __init__(self, cfg, seed=1, dtype=torch.bfloat16, procs=1, strict=1):
+        self.cfg, self.dtype, self.procs, self.strict = cfg, dtype, procs, strict
         self.call = Kernels(dtype == torch.float32)
         initial = Initializer(cfg, seed)
         self.matrices = FlatGroup(initial.matrices, dtype, procs)
@@ -291,7 +291,7 @@ class Model:
         Returns the rows before the final norm: all B*T + 32*M of them, or those whose numbers are
         in `wanted` (the last layer's experts then run on those only).
         """
-        p, lay = self.p, Layout(*tokens.shape, block_seq, block_index)
+        p, lay = self.p, Layout(*tokens.shape, block_seq, block_index, self.strict)
         x = F.embedding(torch.cat([tokens.reshape(-1), block_tokens.reshape(-1)]), p["embed"])
         angle = lay.positions[:, None].double() * self.inv_freq
         tables = angle.cos().float().contiguous(), angle.sin().float().contiguous()

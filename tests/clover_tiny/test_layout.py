@@ -108,17 +108,22 @@ class Gradients(unittest.TestCase):
             q, k, v = convolved(torch.cat([tail, u[span]]), conv, 32)
             o, _ = scan(q, k, v, g[span], b[span].sigmoid(), states[s, c], False)
             q, k, v = convolved(torch.cat([zeros, u[span].flip(0)]), back_conv, 32)
-            r, _ = scan(q, k, v, g2[span].flip(0), b2[span].sigmoid().flip(0), nothing, True)
+            gates = g2[span].flip(0), b2[span].sigmoid().flip(0)
+            r, _ = scan(q, k, v, *gates, nothing, bool(lay.back_part.strict))
             out.append(o + mix[:, None] * r.flip(0))
         o = torch.cat(out)
         o = o * torch.rsqrt(o.pow(2).mean(-1, keepdim=True) + 1e-6) * norm
         return o.reshape(len(rows), -1) * F.silu(z)
 
     def test_mixer(self):
+        for strict in (1, 0):
+            self.check_mixer(strict)
+
+    def check_mixer(self, strict):
         torch.manual_seed(0)
         model = training.Model(training.Config(), dtype=torch.float32)
         cfg, lay = model.cfg, training.Layout(
-            2, 56, torch.tensor([0, 1, 1]), torch.tensor([1, 0, 1])
+            2, 56, torch.tensor([0, 1, 1]), torch.tensor([1, 0, 1]), strict
         )
         names = ("conv", "a_log", "dt", "back_conv", "back_a_log", "back_dt", "mix", "gdn_norm")
         values = [torch.randn(lay.rows, cfg.gdn_width)]

@@ -40,6 +40,7 @@ import torch
 import torch.nn.functional as F
 
 import data
+import world
 from export import load_weights
 from model import BLOCK, Config, Model
 from tokenizer import Tokenizer
@@ -94,6 +95,13 @@ def parse_options():
     parser.add_argument("--procs", type=int, default=2)
     parser.add_argument("--experts", type=int, default=16)
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument(
+        "--wiring",
+        choices=("definition", "shift", "inclusive", "relative"),
+        default="definition",
+        help="how blocks work, to test that `fourleaf probe` finds it: row i - 1 predicts row i; "
+        "the backward scan sees its own row; blocks start where the answer does",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--log", type=int, default=50)
     parser.add_argument("--tokenizer", default=os.path.join(HERE, "model", "tokenizer.json"))
@@ -104,29 +112,45 @@ def parse_options():
 
 
 class Encoded:
-    """Token ids of one example and the spans [begin, end) of its answers."""
+    """Token ids of one example and the spans [begin, end) of its answers.
 
-    def __init__(self, example, tokenizer):
+    relative: the end of another text stands before it, so long that the last answer, the only one
+    with blocks, starts at a multiple of BLOCK. Positions count from each other alone, so these are
+    blocks that start where the answer does.
+    """
+
+    def __init__(self, example, tokenizer, relative=False):
         self.task, self.ids, self.spans = TASK_IDS[example.task], [], []
         for text, is_answer in example.segments():
             begin = len(self.ids)
             self.ids += tokenizer.encode(text)
             if is_answer:
                 self.spans.append((begin, len(self.ids)))
+        self.block_spans = self.spans
+        if relative:
+            self.move(-self.spans[-1][0] % BLOCK, tokenizer)
         self.length = (len(self.ids) + PADDING - 1) // PADDING * PADDING
         self.block_rows = (
-            sum((end + BLOCK - 1) // BLOCK - begin // BLOCK for begin, end in self.spans) * BLOCK
+            sum((end + BLOCK - 1) // BLOCK - begin // BLOCK for begin, end in self.block_spans)
+            * BLOCK
         )
 
+    def move(self, count, tokenizer):
+        other = tokenizer.encode(" ".join(world.FILLER))
+        end = BLOCK + 7 * len(self.ids) % (len(other) - BLOCK)
+        self.ids = other[end - count : end] + self.ids
+        self.spans = [(begin + count, end + count) for begin, end in self.spans]
+        self.block_spans = self.spans[-1:]
 
-def encoded_pool(stream, tokenizer, copy_phase, keep, rng):
+
+def encoded_pool(stream, tokenizer, copy_phase, keep, rng, relative):
     """keep: task -> share of its examples to use, for tasks that are learnt already."""
     limit = COPY_MAX_TOKENS if copy_phase else MAX_TOKENS
     pool = []
     for example in stream:
         if rng.random() >= keep.get(example.task, 1.0):
             continue
-        encoded = Encoded(example, tokenizer)
+        encoded = Encoded(example, tokenizer, relative)
         if encoded.length <= limit:
             pool.append(encoded)
         if len(pool) == POOL:
@@ -171,12 +195,12 @@ class Batch:
             self.tokens[b, : len(example.ids)] = example.ids
             for begin, end in example.spans:
                 next_weight[b, begin:end] = 1.0
-                if with_blocks:
-                    blocks += [
-                        self.block(example, b, k, begin, end, tokenizer, options, rng)
-                        for k in range(begin // BLOCK, (end + BLOCK - 1) // BLOCK)
-                    ]
-        self.finish(group, next_weight, blocks)
+            for begin, end in example.block_spans if with_blocks else ():
+                blocks += [
+                    self.block(example, b, k, begin, end, tokenizer, options, rng)
+                    for k in range(begin // BLOCK, (end + BLOCK - 1) // BLOCK)
+                ]
+        self.finish(group, next_weight, blocks, options.wiring == "shift")
 
     @staticmethod
     def block(example, seq, index, begin, end, tokenizer, options, rng):
@@ -189,7 +213,8 @@ class Batch:
         weight = np.where(column < end, 1.0, options.tail_weight) * masked
         return np.where(masked, tokenizer.mask, target), target, weight, seq, index
 
-    def finish(self, group, next_weight, blocks):
+    def finish(self, group, next_weight, blocks, shift):
+        """shift: row i - 1 of a block predicts row i; row 0 is the clean row's before it."""
         length = self.tokens.shape[1]
         seqs, columns = np.nonzero(next_weight[:, 1:])
         task = np.array([e.task for e in group])
@@ -201,12 +226,14 @@ class Batch:
             np.stack([b[i] for b in blocks]) if blocks else np.zeros(shape, np.int64)
         )
         weight = stack(2, (0, BLOCK)).astype(np.float32)
+        if shift:
+            weight[:, 0] = 0
         target, which = stack(1, (0, BLOCK)), np.nonzero(weight)
         self.block_tokens = torch.from_numpy(stack(0, (0, BLOCK)))
         self.block_seq, self.block_index = (
             torch.tensor([b[i] for b in blocks], dtype=torch.long) for i in (3, 4)
         )
-        self.block_rows = torch.from_numpy(which[0] * BLOCK + which[1])
+        self.block_rows = torch.from_numpy(which[0] * BLOCK + which[1] - int(shift))
         self.block_target = torch.from_numpy(target[which])
         self.block_weight = torch.from_numpy(weight[which])
         self.block_task = (
@@ -239,7 +266,8 @@ class BatchSource:
         if not self.queue or self.phase != copy_phase:
             self.phase = copy_phase
             stream, keep = self.stream(copy_phase), json.loads(self.options.keep)
-            pool = encoded_pool(stream, self.tokenizer, copy_phase, keep, self.rng)
+            relative = self.options.wiring == "relative"
+            pool = encoded_pool(stream, self.tokenizer, copy_phase, keep, self.rng, relative)
             self.queue = batches_of(pool, self.options.rows, self.rng, not copy_phase)
         return Batch(self.queue.pop(), self.tokenizer, self.options, self.rng, not copy_phase)
 
@@ -506,7 +534,10 @@ def main():
     os.makedirs(options.out, exist_ok=True)
     torch.set_num_threads(1)
     model = Model(
-        Config(experts=options.experts, width=options.width), options.seed, procs=options.procs
+        Config(experts=options.experts, width=options.width),
+        options.seed,
+        procs=options.procs,
+        strict=int(options.wiring != "inclusive"),
     )
     resumed = load_checkpoint(options, model)
     print("parameters", model.count(), "step", resumed[0], flush=True)
