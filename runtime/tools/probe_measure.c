@@ -1,0 +1,210 @@
+#include "runtime/tools/probe_measure.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+const double fl_probe_level[FL_PROBE_LEVELS] = {0.15, 0.5, 0.85, 1.0};
+
+fl_status fl_probe_rows_init(fl_probe_rows *r, const fl_probe_text *t, fl_err *err)
+{
+    r->n_answer = t->n_answer;
+    r->nll = malloc((size_t)t->n_answer * FL_PROBE_LEVELS * sizeof *r->nll);
+    if (!r->nll) return FL_FAIL(err, FL_E_NOMEM, 0, "probe: no memory for its figures");
+    for (int i = 0; i < t->n_answer * FL_PROBE_LEVELS; i++) r->nll[i] = -1.0f;
+    return FL_OK;
+}
+
+void fl_probe_rows_free(fl_probe_rows *r)
+{
+    free(r->nll);
+    *r = (fl_probe_rows){0};
+}
+
+double fl_probe_mean(const fl_probe_rows *r, int level)
+{
+    const int from = level < 0 ? 0 : level * r->n_answer;
+    const int to = level < 0 ? FL_PROBE_LEVELS * r->n_answer : from + r->n_answer;
+    double sum = 0;
+    int n = 0;
+    for (int i = from; i < to; i++) {
+        if (r->nll[i] < 0) continue;
+        sum += (double)r->nll[i];
+        n++;
+    }
+    return n ? sum / n : 0;
+}
+
+fl_probe_diff fl_probe_compare(const fl_probe_rows *a, const fl_probe_rows *b,
+                               const fl_probe_text *t, bool first_block, int block_size)
+{
+    double sum = 0, sum2 = 0;
+    int n = 0;
+    for (int level = 0; level < FL_PROBE_LEVELS; level++) {
+        int at = level * a->n_answer;
+        for (int d = 0; d < t->n_docs; d++)
+            for (int pos = t->doc[d].n_prompt; pos < t->doc[d].n; pos++, at++) {
+                if (first_block && pos / block_size != t->doc[d].n_prompt / block_size) continue;
+                if (a->nll[at] < 0 || b->nll[at] < 0) continue;
+                const double x = (double)a->nll[at] - (double)b->nll[at];
+                sum += x;
+                sum2 += x * x;
+                n++;
+            }
+    }
+    if (n < 2) return (fl_probe_diff){0, 0};
+    const double mean = sum / n, var = sum2 / n - mean * mean;
+    return (fl_probe_diff){mean, var > 0 ? sqrt(var / (n - 1)) : 0};
+}
+
+/* A number in [0, 1) for a position of a conversation, always the same one. */
+static double fixed_random(int doc, int pos)
+{
+    uint64_t x = ((uint64_t)doc << 32 | (uint32_t)pos) + 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return (double)((x ^ x >> 31) >> 11) * 0x1p-53;
+}
+
+/* -log softmax(logits)[id], in double. */
+static double nll_of(const float *logits, int64_t n, int32_t id)
+{
+    float max = logits[0];
+    double sum = 0;
+    for (int64_t i = 1; i < n; i++) max = logits[i] > max ? logits[i] : max;
+    for (int64_t i = 0; i < n; i++) sum += exp((double)(logits[i] - max));
+    const double nll = log(sum) - (double)(logits[id] - max);
+    return isfinite(nll) ? nll : (double)FL_PROBE_WORST;
+}
+
+typedef struct run {
+    fl_engine *e;
+    const fl_probe_text *t;
+    const fl_clover *sw;
+    fl_probe_rows *out;
+    int doc, first_row; /* the conversation at hand; its first answer row among all */
+} run;
+
+/* One pass over the block at positions start .. with the rows of a level masked; NLL of those that
+ * belong to the answer. */
+static fl_status measure_level(const run *r, const int32_t *block, int start, int level,
+                               fl_err *err)
+{
+    const fl_probe_ids *d = &r->t->doc[r->doc];
+    const int size = r->sw->block_size;
+    int32_t x[FL_MAX_BLOCK];
+    int row[FL_MAX_BLOCK], pos_of[FL_MAX_BLOCK], n = 0;
+    const float *logits = NULL;
+    for (int i = 0; i < size; i++) {
+        const int pos = start + i;
+        const bool masked = pos >= d->n_prompt && fixed_random(r->doc, pos) < fl_probe_level[level];
+        x[i] = masked ? r->sw->mask_id : block[i];
+        if (!masked || pos >= d->n) continue;
+        row[n] = i - r->sw->pred_shift;
+        pos_of[n++] = pos;
+    }
+    if (n == 0) return FL_OK;
+    float *nll = r->out->nll + level * r->out->n_answer + r->first_row - d->n_prompt;
+    fl_status st = fl_forward_denoise(r->e, x, size, r->sw, err);
+    if (st == FL_OK) st = fl_forward_logits(r->e, row, n, &logits, err);
+    for (int i = 0; i < n; i++)
+        nll[pos_of[i]] = st == FL_OK ? (float)nll_of(logits + i * r->e->weights.output.rows,
+                                                     r->e->weights.output.rows, d->ids[pos_of[i]])
+                                     : FL_PROBE_WORST;
+    if (st != FL_E_NAN) return st;
+    *err = (fl_err){0};
+    return FL_OK;
+}
+
+static fl_status commit(const run *r, const int32_t *block, fl_err *err)
+{
+    const int size = r->sw->block_size;
+    return r->sw->commit_mode == FL_COMMIT_BLOCK_BIDIR
+               ? fl_forward_commit(r->e, block, size, r->sw, err)
+               : fl_forward_clean(r->e, block, size, err);
+}
+
+static fl_status measure_doc(const run *r, bool quick, fl_err *err)
+{
+    const fl_probe_ids *d = &r->t->doc[r->doc];
+    const int size = r->sw->block_size;
+    const bool absolute = r->sw->block_align == FL_ALIGN_ABSOLUTE;
+    const int first = d->n_prompt - (absolute ? d->n_prompt % size : 0);
+    int32_t block[FL_MAX_BLOCK];
+    fl_state_reset(&r->e->state);
+    if (first > 0) FL_TRY(fl_forward_clean(r->e, d->ids, first, err));
+    for (int start = first; start < d->n; start += size) {
+        for (int i = 0; i < size; i++) block[i] = start + i < d->n ? d->ids[start + i] : r->t->fill;
+        for (int level = quick ? FL_PROBE_LEVELS - 1 : 0; level < FL_PROBE_LEVELS; level++)
+            FL_TRY(measure_level(r, block, start, level, err));
+        if (start + size < d->n) FL_TRY(commit(r, block, err));
+    }
+    return FL_OK;
+}
+
+/* What becomes of a conversation whose clean rows are not finite: every row the worst. */
+static void mark_worst(const run *r, bool quick)
+{
+    const fl_probe_ids *d = &r->t->doc[r->doc];
+    for (int level = quick ? FL_PROBE_LEVELS - 1 : 0; level < FL_PROBE_LEVELS; level++)
+        for (int pos = d->n_prompt; pos < d->n; pos++)
+            if (fixed_random(r->doc, pos) < fl_probe_level[level])
+                r->out->nll[level * r->out->n_answer + r->first_row + pos - d->n_prompt] =
+                    FL_PROBE_WORST;
+}
+
+fl_status fl_probe_masked(fl_engine *e, const fl_probe_text *t, const fl_clover *sw, bool quick,
+                          fl_probe_rows *out, fl_err *err)
+{
+    run r = {.e = e, .t = t, .sw = sw, .out = out};
+    for (r.doc = 0; r.doc < (quick && t->n_docs > 2 ? 2 : t->n_docs); r.doc++) {
+        const fl_status st = measure_doc(&r, quick, err);
+        if (st == FL_E_NAN)
+            mark_worst(&r, quick);
+        else if (st != FL_OK)
+            return st;
+        if (st == FL_E_NAN) *err = (fl_err){0};
+        r.first_row += t->doc[r.doc].n - t->doc[r.doc].n_prompt;
+    }
+    return FL_OK;
+}
+
+fl_status fl_probe_causal_sum(fl_engine *e, const int32_t *ids, int from, int n, double *sum,
+                              fl_err *err)
+{
+    int row[FL_MAX_BLOCK];
+    const float *logits = NULL;
+    const int64_t vocab = e->weights.output.rows;
+    *sum = 0;
+    fl_state_reset(&e->state);
+    for (int at = 0; at < n - 1; at += e->params.block_size) {
+        const int take = n - 1 - at < e->params.block_size ? n - 1 - at : e->params.block_size;
+        int wanted = 0;
+        FL_TRY(fl_forward_clean(e, ids + at, take, err));
+        for (int i = 0; i < take; i++)
+            if (at + i + 1 >= from) row[wanted++] = i;
+        if (wanted == 0) continue;
+        FL_TRY(fl_forward_logits(e, row, wanted, &logits, err));
+        for (int i = 0; i < wanted; i++)
+            *sum += nll_of(logits + i * vocab, vocab, ids[at + row[i] + 1]);
+    }
+    return FL_OK;
+}
+
+fl_status fl_probe_causal(fl_engine *e, const fl_probe_text *t, double *nll, fl_err *err)
+{
+    double total = 0;
+    for (int d = 0; d < t->n_docs; d++) {
+        const fl_probe_ids *x = &t->doc[d];
+        double sum = 0;
+        const fl_status st = fl_probe_causal_sum(e, x->ids, x->n_prompt, x->n, &sum, err);
+        if (st == FL_E_NAN) {
+            *err = (fl_err){0};
+            sum = (double)FL_PROBE_WORST * (x->n - x->n_prompt);
+        } else if (st != FL_OK) {
+            return st;
+        }
+        total += sum;
+    }
+    *nll = total / t->n_answer;
+    return FL_OK;
+}

@@ -1,0 +1,51 @@
+#ifndef FL_TOOLS_PROBE_MEASURE_H
+#define FL_TOOLS_PROBE_MEASURE_H
+
+#include "runtime/model/forward.h"
+#include "runtime/tools/probe_text.h"
+
+/* Likelihoods of the probe's answers, in nats per token. Which rows are masked comes from a fixed
+ * hash of conversation and position, the same for every wiring, so that two wirings are compared
+ * row by row. */
+
+/* Shares of masked rows: a row masked at one level is masked at every later one. */
+enum { FL_PROBE_LEVELS = 4 };
+extern const double fl_probe_level[FL_PROBE_LEVELS]; /* 0.15, 0.5, 0.85, 1 */
+
+/* NLL of every answer row at every level: nll[level * n_answer + row of all answers]; negative
+ * where the row was not masked. A wiring that gives no finite value counts FL_PROBE_WORST. */
+typedef struct fl_probe_rows {
+    float *nll;
+    int n_answer;
+} fl_probe_rows;
+#define FL_PROBE_WORST 99.0f
+
+FL_CHECKED fl_status fl_probe_rows_init(fl_probe_rows *r, const fl_probe_text *t, fl_err *err);
+void fl_probe_rows_free(fl_probe_rows *r);
+
+/* Mean over the masked rows of a level; of all levels' rows with level < 0. */
+double fl_probe_mean(const fl_probe_rows *r, int level);
+
+/* Mean of a - b over the rows of all levels, and its standard error. */
+typedef struct fl_probe_diff {
+    double mean, se;
+} fl_probe_diff;
+/* first_block: of rows in the first block of each answer alone, as blocks at multiples of
+ * block_size cut it (the only rows that see the same text under every alignment). */
+fl_probe_diff fl_probe_compare(const fl_probe_rows *a, const fl_probe_rows *b,
+                               const fl_probe_text *t, bool first_block, int block_size);
+
+/* Masked NLL under the switches: for each block of each answer the text before it is run clean
+ * (finished blocks of the answer as sw->commit_mode says), then one denoise pass per level.
+ * quick: the first two conversations at the last level alone. Other rows of `out` are unmasked. */
+FL_CHECKED fl_status fl_probe_masked(fl_engine *e, const fl_probe_text *t, const fl_clover *sw,
+                                     bool quick, fl_probe_rows *out, fl_err *err);
+
+/* Mean NLL of the answers token by token; FL_PROBE_WORST when not finite. */
+FL_CHECKED fl_status fl_probe_causal(fl_engine *e, const fl_probe_text *t, double *nll,
+                                     fl_err *err);
+/* Sum over ids[from .. n) of one text, from an empty state. */
+FL_CHECKED fl_status fl_probe_causal_sum(fl_engine *e, const int32_t *ids, int from, int n,
+                                         double *sum, fl_err *err);
+
+#endif
