@@ -8,6 +8,7 @@
 #include "runtime/tools/calibrate.h"
 #include "runtime/tools/inspect.h"
 #include "runtime/tools/logits.h"
+#include "runtime/tools/patch.h"
 #include "runtime/tools/plan.h"
 #include "runtime/tools/quantize.h"
 #include "runtime/tools/run.h"
@@ -20,6 +21,7 @@ static const struct {
 } tools[] = {
     {"run", fl_tool_run},       {"plan", fl_tool_plan},         {"inspect", fl_tool_inspect},
     {"logits", fl_tool_logits}, {"quantize", fl_tool_quantize}, {"calibrate", fl_tool_calibrate},
+    {"patch", fl_tool_patch},
 };
 
 static int fail(const fl_err *err, int code)

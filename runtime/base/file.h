@@ -27,6 +27,10 @@ FL_CHECKED fl_status fl_outfile_write(fl_outfile *f, const void *data, uint64_t 
 /* Overwrites bytes written before (headers filled in at the end). */
 FL_CHECKED fl_status fl_outfile_write_at(fl_outfile *f, const void *data, uint64_t n,
                                          uint64_t offset, fl_err *err);
+/* The next n bytes from another file, copied inside the kernel (shared, where the file system can)
+ * or, where that is refused, through memory. FL_E_FORMAT when the other file ends before. */
+FL_CHECKED fl_status fl_outfile_copy(fl_outfile *f, int from, uint64_t offset, uint64_t n,
+                                     const char *from_path, fl_err *err);
 uint64_t fl_outfile_tell(const fl_outfile *f);
 /* Path of the temporary, for verification by re-reading before commit. */
 const char *fl_outfile_tmp_path(const fl_outfile *f);

@@ -21,7 +21,9 @@ enum {
     C_INSPECT = 1 << 2,
     C_LOGITS = 1 << 3,
     C_QUANTIZE = 1 << 4,
-    C_CALIBRATE = 1 << 5
+    C_CALIBRATE = 1 << 5,
+    C_PATCH = 1 << 6,
+    C_PROBE = 1 << 7
 };
 
 typedef struct command {
@@ -43,6 +45,8 @@ static const command commands[] = {
      "measure how fast the ways of decoding are here, for --mode auto"},
     {"quantize", C_QUANTIZE, 2, 2, "quantize IN OUT.gguf [--type T] [--arch A] [--threads N]",
      "write a GGUF file from a safetensors folder or an F32/F16/BF16 GGUF"},
+    {"patch", C_PATCH, 2, 2, "patch IN.gguf OUT.gguf [--v-heads V] [--map FILE]",
+     "write a GGUF file that other programs read, its weights copied as they are"},
 };
 
 static const command *find_command(const char *name)
@@ -79,8 +83,8 @@ typedef struct option_row {
 } option_row;
 
 #define AT(field) offsetof(fl_options, field)
-#define C_MODEL (C_RUN | C_LOGITS | C_CALIBRATE)
-#define C_ALL (C_RUN | C_PLAN | C_INSPECT | C_LOGITS | C_QUANTIZE | C_CALIBRATE)
+#define C_MODEL (C_RUN | C_LOGITS | C_CALIBRATE | C_PROBE)
+#define C_ALL (C_MODEL | C_PLAN | C_INSPECT | C_QUANTIZE | C_PATCH)
 
 static const option_row rows[] = {
     {"prompt", 'p', K_TEXT, C_RUN, AT(prompt), 0, 0, NULL, "TEXT", "the user's message"},
@@ -123,11 +127,12 @@ static const option_row rows[] = {
     {"seed", 0, K_SEED, C_RUN, AT(seed), 0, 0, NULL, "N", "seed of the sampler"},
     {"threshold", 0, K_SHARE, C_RUN, AT(threshold), 0, 1, NULL, "X",
      "block mode: confidence that commits a token"},
-    {"block-mode", 0, K_CHOICE, C_MODEL, AT(block_mode), 0, 0, "causal|blockend|mixed|bidir", "M",
+    {"block-mode", 0, K_CHOICE, C_RUN | C_LOGITS | C_CALIBRATE, AT(block_mode), 0, 0,
+     "causal|blockend|mixed|bidir", "M",
      "how GDN layers work inside a block; default: as the file says"},
     {"vram", 0, K_SIZE, C_MODEL | C_PLAN, AT(vram), 0, 0, NULL, "SIZE",
      "cap of device memory, as 16G or 900MiB; default: what the model wants"},
-    {"ctx", 0, K_INT, C_MODEL | C_PLAN, AT(ctx), 1, 131072, NULL, "N",
+    {"ctx", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN, AT(ctx), 1, 131072, NULL, "N",
      "tokens of prompt and answer together"},
     {"kv", 0, K_CHOICE, C_MODEL | C_PLAN, AT(kv), 0, 0, "f16|q8_0|f32", "TYPE",
      "type of the KV cache"},
@@ -136,15 +141,19 @@ static const option_row rows[] = {
      "CPU threads; default: physical cores"},
     {"cpu", 0, K_CHOICE, C_MODEL | C_PLAN, AT(cpu), 0, 0, "reference|avx2", "TIER",
      "best instruction tier to use"},
-    {"chunk", 0, K_INT, C_MODEL | C_PLAN, AT(chunk), 1, 8192, NULL, "N",
+    {"chunk", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN, AT(chunk), 1, 8192, NULL, "N",
      "rows per prefill pass (default 512); the text does not depend on it"},
     {"act", 0, K_CHOICE, C_MODEL | C_PLAN, AT(act), 0, 0, "law|f32", "KIND",
      "law: the numeric law; f32: float activations, for comparisons"},
     {"io", 0, K_CHOICE, C_MODEL, AT(io), 0, 0, "uring|pread|fake", "BACKEND",
      "how weights are read; default: the best that works; fake: one read at a time, for tests"},
     {"stats", 0, K_FLAG, C_RUN, AT(stats), 0, 0, NULL, NULL, "statistics on stderr"},
-    {"json", 0, K_FLAG, C_RUN | C_PLAN | C_INSPECT | C_CALIBRATE, AT(json), 0, 0, NULL, NULL,
-     "one JSON object on stdout"},
+    {"v-heads", 0, K_CHOICE, C_ALL, AT(v_heads), 0, 0, "grouped|tiled", "V",
+     "how a GGUF file orders the value heads of GDN layers; default: as it says"},
+    {"map", 0, K_TEXT, C_ALL, AT(map), 0, 0, NULL, "FILE",
+     "lines of ROLE NAME: which tensor plays which role, * for the layer's number"},
+    {"json", 0, K_FLAG, C_RUN | C_PLAN | C_INSPECT | C_CALIBRATE | C_PROBE, AT(json), 0, 0, NULL,
+     NULL, "one JSON object on stdout"},
     {"ids", 0, K_TEXT, C_LOGITS, AT(ids), 0, 0, NULL, "1,2,3", "token ids"},
     {"text", 0, K_TEXT, C_LOGITS, AT(text), 0, 0, NULL, "TEXT", "text to tokenize"},
     {"all", 0, K_FLAG, C_LOGITS, AT(all), 0, 0, NULL, NULL,

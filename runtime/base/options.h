@@ -62,6 +62,10 @@ typedef struct fl_options {
     const char *trace;      /* file */
     const char *block_mode; /* --block-mode causal|blockend|mixed|bidir: overrides the model's */
 
+    /* how the model's files are to be read */
+    const char *v_heads; /* --v-heads grouped|tiled */
+    const char *map;     /* --map FILE */
+
     /* quantize */
     const char *arch; /* --arch clover_moe|qwen35moe */
     const char *type; /* --type q4_k|q8_0|bf16|f16|f32: main type, default q4_k */

@@ -244,6 +244,48 @@ fl_status fl_outfile_write(fl_outfile *f, const void *data, uint64_t n, fl_err *
     return FL_OK;
 }
 
+/* Up to n bytes through the write buffer, which is empty. */
+static fl_status copy_piece(fl_outfile *f, int from, uint64_t offset, uint64_t n,
+                            const char *from_path, uint64_t *done, fl_err *err)
+{
+    *done = n < sizeof f->buf ? n : sizeof f->buf;
+    FL_TRY(fl_file_read_at(from, f->buf, *done, offset, from_path, err));
+    return write_all(f, f->buf, *done, f->at, err);
+}
+
+/* Reasons for which the kernel declines to copy what read and write can. */
+static bool copy_is_refused(int e)
+{
+    return e == EXDEV || e == ENOSYS || e == EOPNOTSUPP || e == EINVAL || e == EPERM ||
+           e == ETXTBSY;
+}
+
+fl_status fl_outfile_copy(fl_outfile *f, int from, uint64_t offset, uint64_t n,
+                          const char *from_path, fl_err *err)
+{
+    bool by_kernel = true;
+    FL_TRY(fl_outfile_flush(f, err));
+    while (n > 0) {
+        uint64_t done = 0;
+        if (by_kernel) {
+            off_t in = (off_t)offset, out = (off_t)f->at;
+            const ssize_t got =
+                copy_file_range(from, &in, f->fd, &out, n < (1u << 30) ? n : (1u << 30), 0);
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0 && !copy_is_refused(errno))
+                return FL_FAIL(err, FL_E_IO, errno, "%s: copying from %s at byte %llu failed: %s",
+                               f->path, from_path, (unsigned long long)offset, strerror(errno));
+            by_kernel = got > 0; /* 0: the end of the file, which reading will name */
+            if (by_kernel) done = (uint64_t)got;
+        }
+        if (!by_kernel) FL_TRY(copy_piece(f, from, offset, n, from_path, &done, err));
+        offset += done;
+        f->at += done;
+        n -= done;
+    }
+    return FL_OK;
+}
+
 fl_status fl_outfile_write_at(fl_outfile *f, const void *data, uint64_t n, uint64_t offset,
                               fl_err *err)
 {

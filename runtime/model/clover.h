@@ -56,7 +56,7 @@ typedef struct fl_clover {
     fl_pool_mode pool;
     int pool_c; /* 48 */
     fl_conf_mode conf;
-    int verdict; /* block mode earned: 1 yes, 0 no, -1 the file does not say */
+    int verdict; /* block mode earned: 1 yes, 0 no, -1 nobody says */
     /* The biases that end a long thought and a long answer (decode/bias.h); 0 = none. */
     int soft_think, soft_answer; /* tokens */
     float soft_slope;            /* logit per token beyond */

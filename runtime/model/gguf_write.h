@@ -53,6 +53,10 @@ FL_CHECKED fl_status fl_gguf_writer_begin(fl_gguf_writer *w, fl_err *err);
  * is written where a tensor ends. */
 FL_CHECKED fl_status fl_gguf_writer_write(fl_gguf_writer *w, const void *data, uint64_t n,
                                           fl_err *err);
+/* The next tensor, whole, from another file where it lies at `offset` (fl_outfile_copy): its bytes
+ * are not seen here, so commit cannot compare them and re-reads the tensor table alone. */
+FL_CHECKED fl_status fl_gguf_writer_copy(fl_gguf_writer *w, int from, uint64_t offset,
+                                         const char *from_path, fl_err *err);
 /* Hands buffered bytes to the kernel. */
 FL_CHECKED fl_status fl_gguf_writer_flush(fl_gguf_writer *w, fl_err *err);
 /* When *stop is not 0 (a signal handler may set it), commit ends with FL_E_CANCELED at any point

@@ -167,6 +167,7 @@ typedef struct builder {
     const char *path;
     char hf_root[40]; /* "model.language_model." or what stands in its place */
     bool *used;       /* [tensors of the source] */
+    const fl_wiring *known;
     fl_err *err;
 } builder;
 
@@ -291,7 +292,11 @@ static fl_status missing(const builder *b, const char *name)
  * "mtp." (Hugging Face). */
 static void full_name(const builder *b, const role *r, int i, bool mtp, char buf[128])
 {
-    if (b->gguf)
+    const char *mapped = mtp ? NULL : fl_role_map_get(&b->known->roles, r->gguf);
+    const int before = mapped ? (int)strcspn(mapped, "*") : 0;
+    if (mapped)
+        snprintf(buf, 128, "%.*s%d%.100s", before, mapped, i, mapped + before + 1);
+    else if (b->gguf)
         snprintf(buf, 128, "blk.%d.%s", mtp ? b->hp->n_layer + i : i, r->gguf);
     else if (r->where == IN_MTP)
         snprintf(buf, 128, "mtp.%s", r->hf);
@@ -311,6 +316,26 @@ static fl_status find_role(builder *b, const role *r, int i, bool mtp, fl_layer_
     }
     if (!t && r->where == IN_MTP && r->at == AT(nextn_norm)) return FL_OK; /* output_norm serves */
     return t ? accept(b, t, r->ne, (fl_tref *)((char *)l + r->at)) : missing(b, name);
+}
+
+/* Every name of the map must be there: a mistyped one would silently leave its role empty. */
+static fl_status check_roles(builder *b)
+{
+    const fl_role_map *map = &b->known->roles;
+    for (int k = 0; k < map->n; k++) {
+        const role *r = roles;
+        bool found = false;
+        char name[128];
+        while (strcmp(r->gguf, map->item[k].role) != 0) r++;
+        for (int i = 0; i < b->hp->n_layer && !found; i++) {
+            full_name(b, r, i, false, name);
+            found = fl_source_find(b->src, name) != NULL;
+        }
+        if (!found)
+            return FL_FAIL(b->err, FL_E_FORMAT, 0, "%s: no tensor is named '%s', which is to be %s",
+                           b->path, map->item[k].name, map->item[k].role);
+    }
+    return FL_OK;
 }
 
 static bool has(const builder *b, uint16_t at, int i, bool mtp)
@@ -451,23 +476,27 @@ static fl_status find_mtp(builder *b)
 /* One note on the tensors that no role took. */
 static fl_status note_unused(builder *b)
 {
+    fl_index *ix = b->ix;
     const size_t n = fl_source_n_tensors(b->src);
     size_t count = 0;
     uint64_t bytes = 0;
     char names[200] = "";
+    ix->extra = calloc(n + 1, sizeof *ix->extra);
+    if (!ix->extra) return FL_FAIL(b->err, FL_E_NOMEM, 0, "%s: no memory", b->path);
     for (size_t i = 0; i < n; i++) {
         if (b->used[i]) continue;
         const fl_tensor *t = fl_source_tensor(b->src, i);
         const size_t at = strlen(names);
         if (count < 3)
             snprintf(names + at, sizeof names - at, "%s%.60s", count ? ", " : "", t->name);
-        count++;
+        ix->extra[count++] = t;
         bytes += t->bytes;
     }
+    ix->n_extra = (int)count;
     if (count == 0) return FL_OK;
-    return fl_index_note(
-        b->ix, b->err, "%zu tensor%s outside the text model skipped (%.1f MiB): %s%s", count,
-        count > 1 ? "s" : "", (double)bytes / (1 << 20), names, count > 3 ? ", ..." : "");
+    return fl_index_note(ix, b->err, "%zu tensor%s outside the text model skipped (%.1f MiB): %s%s",
+                         count, count > 1 ? "s" : "", (double)bytes / (1 << 20), names,
+                         count > 3 ? ", ..." : "");
 }
 
 static bool any_bwd(const builder *b, const bool *full)
@@ -500,6 +529,31 @@ static fl_status check_mask(builder *b, const fl_config *c)
         "mask_token_id is missing and %d is outside the vocabulary: block mode is off", id);
 }
 
+/* What the probe settled, in place of what the file says or the definition guesses. */
+static fl_status apply_probe(builder *b)
+{
+    fl_clover *k = &b->ix->clover;
+    const fl_clover *p = &b->known->clover;
+    char text[256];
+    if (!b->known->probed) return FL_OK;
+    if (p->has_blocks) {
+        if (p->mask_id >= b->hp->n_vocab || (p->gdn_block_mode == FL_GDN_BIDIR && !k->has_bwd))
+            return fl_index_note(b->ix, b->err,
+                                 "what a probe stored on this model does not fit it and is not "
+                                 "used: run fourleaf probe again");
+        k->has_blocks = true;
+        k->mask_id = p->mask_id;
+        k->pred_shift = p->pred_shift;
+        k->pool_c = p->pool_c;
+        k->verdict = p->verdict;
+        for (const fl_switch *s = fl_switches; s->name; s++)
+            fl_clover_set(k, s->name, fl_clover_word(p, s->name));
+    }
+    if (!p->has_blocks) return FL_OK;
+    return fl_index_note(b->ix, b->err, "wired as fourleaf probe found: %s; block mode %s",
+                         fl_wiring_text(b->known, text), p->verdict == 1 ? "earned" : "not earned");
+}
+
 static fl_status build(builder *b)
 {
     fl_index *ix = b->ix;
@@ -510,6 +564,7 @@ static fl_status build(builder *b)
     b->gguf = c.gguf != NULL;
     FL_GO(fl_hparams_read(ix, &c, &full, b->err));
     find_root(b);
+    FL_GO(check_roles(b));
     FL_GO(find_embedding(b, &c));
     FL_GO(find_output(b, &c));
     const bool bwd = strcmp(ix->hp.arch, "clover_moe") == 0 && any_bwd(b, full);
@@ -519,9 +574,10 @@ static fl_status build(builder *b)
         FL_GO(find_layer(b, i, full[i], bwd, false, &ix->layer[i]));
     FL_GO(find_mtp(b));
     fl_stop_ids_read(&ix->hp, &c);
-    FL_GO(fl_quirks_detect(ix, &c, b->err));
+    FL_GO(fl_quirks_detect(ix, &c, b->known, b->err));
     FL_GO(fl_clover_read(&ix->clover, b->src, bwd, b->err));
     FL_GO(check_mask(b, &c));
+    FL_GO(apply_probe(b));
     FL_GO(note_unused(b));
 out:
     free(full);
@@ -530,6 +586,12 @@ out:
 
 fl_status fl_index_build(fl_index **out, const fl_source *src, fl_err *err)
 {
+    const fl_wiring none = fl_wiring_none();
+    return fl_index_build_as(out, src, &none, err);
+}
+
+fl_status fl_index_build_as(fl_index **out, const fl_source *src, const fl_wiring *w, fl_err *err)
+{
     *out = NULL;
     fl_index *ix = calloc(1, sizeof *ix);
     bool *used = calloc(fl_source_n_tensors(src) + 1, sizeof *used);
@@ -537,7 +599,13 @@ fl_status fl_index_build(fl_index **out, const fl_source *src, fl_err *err)
     if (!ix || !used) st = FL_FAIL(err, FL_E_NOMEM, 0, "no memory for the index of a model");
     if (st == FL_OK) {
         ix->src = src;
-        builder b = {ix, src, &ix->hp, false, fl_source_paths(src)[0], "", used, err};
+        builder b = {.ix = ix,
+                     .src = src,
+                     .hp = &ix->hp,
+                     .path = fl_source_paths(src)[0],
+                     .used = used,
+                     .known = w,
+                     .err = err};
         st = build(&b);
     }
     free(used);
@@ -556,8 +624,27 @@ void fl_index_free(fl_index **ix)
     free(x->layer);
     free(x->mtp);
     free(x->note);
+    free(x->extra);
     free(x);
     *ix = NULL;
+}
+
+bool fl_role_known(const char *name)
+{
+    for (int r = 0; r < N_ROLES; r++)
+        if (strcmp(roles[r].gguf, name) == 0) return true;
+    return false;
+}
+
+bool fl_index_role_fits(const fl_index *ix, const char *name, const fl_tensor *t)
+{
+    for (int r = 0; r < N_ROLES; r++) {
+        if (strcmp(roles[r].gguf, name) != 0) continue;
+        const uint8_t *ne = roles[r].ne;
+        return same_shape(t, (const int64_t[3]){dim_of(&ix->hp, ne[0]), dim_of(&ix->hp, ne[1]),
+                                                dim_of(&ix->hp, ne[2])});
+    }
+    return false;
 }
 
 /* ---- experts and sizes -------------------------------------------------------------------- */

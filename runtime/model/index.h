@@ -1,8 +1,8 @@
 #ifndef FL_MODEL_INDEX_H
 #define FL_MODEL_INDEX_H
 
-#include "runtime/model/clover.h"
 #include "runtime/model/source.h"
+#include "runtime/model/wiring.h"
 
 /* Hyperparameters and the role of every tensor, the same for GGUF and safetensors. */
 
@@ -64,12 +64,18 @@ typedef struct fl_index {
     /* Plain sentences about quirks found and handled, unknown tensors, missing keys. */
     char **note;
     int n_notes;
+    const fl_tensor **extra; /* [n_extra] tensors that play no role, in file order */
+    int n_extra;
 } fl_index;
 
 /* Builds the index and checks every shape against the hyperparameters; a missing tensor, a wrong
  * shape, a type that cannot be read, an unknown architecture give one line that says what to do.
  * `src` must outlive the index. */
 FL_CHECKED fl_status fl_index_build(fl_index **out, const fl_source *src, fl_err *err);
+/* The same with what else is known; a role that the map names and no tensor plays is FL_E_FORMAT.
+ */
+FL_CHECKED fl_status fl_index_build_as(fl_index **out, const fl_source *src, const fl_wiring *w,
+                                       fl_err *err);
 void fl_index_free(fl_index **ix);
 
 /* Expert e's matrix `part` (0 gate, 1 up, 2 down) of a layer: type, extent in the file, shape.
@@ -82,6 +88,9 @@ typedef struct fl_expert_mat {
     const fl_tensor *scale; /* or NULL */
 } fl_expert_mat;
 void fl_index_expert(const fl_index *ix, int layer, int expert, int part, fl_expert_mat *out);
+
+/* Whether a tensor has the shape of a layer's tensor of this role. */
+bool fl_index_role_fits(const fl_index *ix, const char *role, const fl_tensor *t);
 
 /* Bytes by component, for inspect and plan. */
 typedef struct fl_index_sizes {

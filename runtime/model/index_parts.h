@@ -3,6 +3,7 @@
 
 #include "runtime/model/config.h"
 #include "runtime/model/index.h"
+#include "runtime/model/wiring.h"
 
 /* The steps of fl_index_build. */
 
@@ -18,8 +19,12 @@ FL_CHECKED fl_status fl_hparams_read(fl_index *ix, const fl_config *c, bool **fu
  * and, when these name fewer than two, tokenizer.json. */
 void fl_stop_ids_read(fl_hparams *hp, const fl_config *c);
 
-/* Finds out how a GGUF file stores norms, decay and value heads (clover.md section 3), by its
- * data; sets the three switches of ix->hp and notes what it found. */
-FL_CHECKED fl_status fl_quirks_detect(fl_index *ix, const fl_config *c, fl_err *err);
+/* Finds out how a GGUF file stores norms, decay and value heads, by its metadata and values, unless
+ * `w` knows; sets the three switches of ix->hp and notes what it found. */
+FL_CHECKED fl_status fl_quirks_detect(fl_index *ix, const fl_config *c, const fl_wiring *w,
+                                      fl_err *err);
+
+/* Whether `name` is what GGUF files call some tensor of a layer, behind "blk.N.". */
+bool fl_role_known(const char *name);
 
 #endif

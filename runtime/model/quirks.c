@@ -76,14 +76,8 @@ static fl_status detect_decay(fl_index *ix, fl_err *err)
         (unsigned long long)t.positive, (unsigned long long)t.n);
 }
 
-fl_status fl_quirks_detect(fl_index *ix, const fl_config *c, fl_err *err)
+static fl_status detect_heads(fl_index *ix, const fl_config *c, fl_err *err)
 {
-    if (!c->gguf) { /* Hugging Face form, by definition */
-        ix->hp.norm_add_one = ix->hp.a_is_log = ix->hp.v_grouped = true;
-        return FL_OK;
-    }
-    FL_TRY(detect_norms(ix, err));
-    FL_TRY(detect_decay(ix, err));
     bool reordered = true;
     fl_config_bool(c, "ssm.v_head_reordered", NULL, &reordered);
     ix->hp.v_grouped = !reordered;
@@ -93,4 +87,29 @@ fl_status fl_quirks_detect(fl_index *ix, const fl_config *c, fl_err *err)
         "%s.ssm.v_head_reordered is false: value heads are grouped as in Hugging Face "
         "files, value head n uses key head n / %d",
         c->arch, ix->hp.gdn_v_heads / ix->hp.gdn_k_heads);
+}
+
+/* What is known (1, 0, -1 = nothing) takes the place of what was detected. */
+static fl_status override(fl_index *ix, const char *what, int known, bool *value, fl_err *err)
+{
+    if (known < 0 || known == *value) return FL_OK;
+    *value = known;
+    return fl_index_note(ix, err, "the file holds %s: %s, by --v-heads or the probe", what,
+                         known ? "yes" : "no");
+}
+
+fl_status fl_quirks_detect(fl_index *ix, const fl_config *c, const fl_wiring *w, fl_err *err)
+{
+    fl_hparams *hp = &ix->hp;
+    if (!c->gguf) { /* Hugging Face form, by definition */
+        hp->norm_add_one = hp->a_is_log = hp->v_grouped = true;
+        if (w->v_grouped != 0) return FL_OK;
+        return FL_FAIL(err, FL_E_ARG, 0, "%s: value heads of safetensors are grouped", c->path);
+    }
+    FL_TRY(detect_norms(ix, err));
+    FL_TRY(detect_decay(ix, err));
+    FL_TRY(detect_heads(ix, c, err));
+    FL_TRY(override(ix, "norm weights as zero-centred", w->norm_add_one, &hp->norm_add_one, err));
+    FL_TRY(override(ix, "ssm_a as A_log", w->a_is_log, &hp->a_is_log, err));
+    return override(ix, "value heads as grouped", w->v_grouped, &hp->v_grouped, err);
 }

@@ -350,11 +350,13 @@ static void print_text(const report *r)
 
 static fl_status inspect(const fl_options *o, const fl_source *src, fl_err *err)
 {
+    fl_wiring asked;
+    FL_TRY(fl_setup_asked(o, &asked, err));
     report *r = calloc(1, sizeof *r);
     if (!r) return FL_FAIL(err, FL_E_NOMEM, 0, "no memory for the report");
     fl_index *ix;
     fl_err why = {0};
-    fl_status st = fl_index_build(&ix, src, &why);
+    fl_status st = fl_index_build_known(&ix, src, &asked, NULL, &why);
     r->src = src;
     r->ix = ix;
     r->why = &why;

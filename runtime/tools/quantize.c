@@ -173,13 +173,15 @@ static fl_status choose_arch(const run *r, const fl_options *o, const char **arc
 static fl_status prepare(run *r, const fl_options *o, fl_err *err)
 {
     const char *arch;
+    fl_wiring asked;
     const int type = fl_type_by_name(o->type ? o->type : "q4_k");
     if (type != FL_TYPE_Q4_K && type != FL_TYPE_Q8_0 && type != FL_TYPE_BF16 &&
         type != FL_TYPE_F16 && type != FL_TYPE_F32)
         return FL_FAIL(err, FL_E_ARG, 0, "--type %s: one of q4_k, q8_0, bf16, f16, f32", o->type);
     FL_TRY(fl_source_open(&r->src, o->args[0], err));
     FL_TRY(fl_setup_check_output(r->src, r->out, err));
-    FL_TRY(fl_index_build(&r->ix, r->src, err));
+    FL_TRY(fl_setup_asked(o, &asked, err));
+    FL_TRY(fl_index_build_known(&r->ix, r->src, &asked, NULL, err));
     FL_TRY(choose_arch(r, o, &arch, err));
     FL_TRY(fl_conv_plan(&r->conv, r->ix, (uint32_t)type, strcmp(arch, "clover_moe") == 0, err));
     FL_TRY(fl_gguf_writer_create(&r->w, r->out, 0, err));

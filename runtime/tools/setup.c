@@ -37,6 +37,13 @@ fl_status fl_setup_check_output(const fl_source *src, const char *out, fl_err *e
     return FL_FAIL(err, FL_E_ARG, 0, "%s: is a file of the model to read; name another one", out);
 }
 
+fl_status fl_setup_asked(const fl_options *o, fl_wiring *w, fl_err *err)
+{
+    *w = fl_wiring_none();
+    if (o->v_heads) w->v_grouped = strcmp(o->v_heads, "grouped") == 0;
+    return o->map ? fl_role_map_load(&w->roles, o->map, err) : FL_OK;
+}
+
 static fl_status engine_params(const fl_options *o, fl_engine_params *p, fl_err *err)
 {
     *p = fl_engine_defaults();
@@ -156,10 +163,12 @@ fl_status fl_setup_open(const fl_options *o, fl_model **model, fl_engine **engin
 {
     fl_status st = FL_OK;
     const char *path = NULL;
+    fl_wiring asked;
     *model = NULL;
     *engine = NULL;
     FL_GO(fl_setup_model_path(o, &path, err));
-    FL_GO(fl_model_open(model, path, err));
+    FL_GO(fl_setup_asked(o, &asked, err));
+    FL_GO(fl_model_open_known(model, path, &asked, err));
     FL_GO(gen_config(o, *model, c, err));
     FL_GO(open_engine(o, *model, c, engine, err));
     return FL_OK;
