@@ -60,6 +60,18 @@ static bool fill(mask_draft *d, int n_open, bool all)
     return filled == n_open;
 }
 
+static void pick_drafts(fl_generator *g, const fl_gen_config *c, const float *logits, int n)
+{
+    fl_pool *pool = g->engine->exec.pool;
+    if (fl_drafts_by_ratio(c)) {
+        fl_sampler_draw_drafts(g->sampler, pool, logits, g->pos, n, g->picks);
+        return;
+    }
+    if (c->draft_own_noise) fl_sampler_reseed(g->sampler, ~c->sampler.seed);
+    fl_sampler_pick_rows(g->sampler, pool, logits, g->pos, NULL, n, g->picks);
+    if (c->draft_own_noise) fl_sampler_reseed(g->sampler, c->sampler.seed);
+}
+
 /* One pass over the draft; true when no row is open any more. */
 static fl_status mask_pass(mask_draft *d, bool last, bool *full, fl_err *err)
 {
@@ -74,9 +86,7 @@ static fl_status mask_pass(mask_draft *d, bool last, bool *full, fl_err *err)
     }
     FL_TRY(fl_forward_denoise(g->engine, d->x, d->n, &c->clover, err));
     FL_TRY(fl_forward_logits(g->engine, g->rows, n, &logits, err));
-    if (c->draft_own_noise) fl_sampler_reseed(g->sampler, ~c->sampler.seed);
-    fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, NULL, n, g->picks);
-    if (c->draft_own_noise) fl_sampler_reseed(g->sampler, c->sampler.seed);
+    pick_drafts(g, c, logits, n);
     d->v->out->denoise_passes++;
     *full = fill(d, n, last);
     return FL_OK;

@@ -23,6 +23,12 @@ typedef struct fl_draft_source {
     fl_status (*draft)(const fl_draft_view *v, int32_t *x, int max, int *n, fl_err *err);
 } fl_draft_source;
 
+/* Greedy drafts are accepted by match, whatever was asked for. */
+static inline bool fl_drafts_by_ratio(const fl_gen_config *c)
+{
+    return c->draft_ratio && c->sampler.temp > 0.0;
+}
+
 /* Block passes over masks where the model knows masks, else the text so far. */
 const fl_draft_source *fl_draft_choose(const fl_gen_config *c);
 

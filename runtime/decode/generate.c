@@ -144,6 +144,15 @@ static fl_status check_room(const fl_gen_config *c, const fl_engine *e, fl_gen_m
                    (long long)n_prompt, (long long)n_ctx, what, advice);
 }
 
+/* A row that another drafted token moved would be accepted at a wrong rate. */
+static fl_status check_ratio(const fl_gen_config *c, fl_err *err)
+{
+    if (!c->draft_ratio || (c->draft_passes == 1 && c->clover.has_blocks)) return FL_OK;
+    return FL_FAIL(err, FL_E_ARG, 0,
+                   "draft_ratio wants drafts of one pass over masks; found %d passes%s",
+                   c->draft_passes, c->clover.has_blocks ? "" : " on a model without masks");
+}
+
 fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, int64_t n_prompt, fl_err *err)
 {
     const fl_gen_mode mode = choose(c, e).mode;
@@ -151,6 +160,7 @@ fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, int64_t n_pro
     if (mode == FL_GEN_BLOCK) FL_TRY(check_block(c, e, err));
     if (mode == FL_GEN_SPEC && e->params.held_rows < 2)
         return FL_FAIL(err, FL_E_ARG, 0, "speculation needs an engine opened with held_rows");
+    if (mode == FL_GEN_SPEC) FL_TRY(check_ratio(c, err));
     FL_TRY(fl_defaults_check(&c->sampler, c->from, e->model, err));
     FL_TRY(fl_sampler_check(&c->sampler, e->model->index->hp.n_vocab, err));
     FL_TRY(fl_emitter_check(c, err));

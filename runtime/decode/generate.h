@@ -39,6 +39,8 @@ typedef struct fl_gen_config {
                              0.5 finds on clover-tiny as many right ones as 0.3, in fewer rows */
     int draft_passes;     /* block passes that fill a draft; 1: the masks of all rows at once */
     bool draft_always;    /* speculation: no turn of AR, whatever the clock says; for measuring */
+    bool draft_ratio;     /* accept sampled drafts by the ratio of probabilities: AR's law, but not
+                             AR's text; wants draft_passes 1 and a model with masks */
     bool draft_own_noise; /* draft with noise of its own instead of the check's: the same text with
                              fewer right drafts, for comparison */
     bool separate_commits; /* run each commit and the next block's first pass as two passes: the

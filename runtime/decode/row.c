@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/decode/noise.h"
 
@@ -229,4 +230,16 @@ int32_t fl_row_race(const fl_row *r, uint64_t seed, int64_t pos)
         most = reach(r, &b);
     }
     return b.id;
+}
+
+void fl_row_probabilities(fl_row *r)
+{
+    if (r->n_kept < 0) {
+        for (int64_t i = 0; i < r->n; i++)
+            r->l[i] = r->l[i] == -INFINITY ? 0.0f : (float)((double)r->e[i] / r->mass);
+        return;
+    }
+    memset(r->l, 0, (size_t)r->n * sizeof(*r->l));
+    for (int64_t i = 0; i < r->n_kept; i++)
+        r->l[r->kept[i].id] = (float)((double)weight(r, r->kept[i]) / r->mass);
 }

@@ -43,5 +43,8 @@ void fl_row_keep(fl_row *r, int64_t top_k, double top_p, double min_p);
  * noise is computed only for ids that can still win: the pick is the one that a look at every id
  * would give. */
 int32_t fl_row_race(const fl_row *r, uint64_t seed, int64_t pos);
+/* l becomes each id's probability among what was kept: E(l - max) / mass, rounded to float; 0 for
+ * the others. Needs a new row afterwards. */
+void fl_row_probabilities(fl_row *r);
 
 #endif

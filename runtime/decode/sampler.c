@@ -21,6 +21,8 @@ struct fl_sampler {
     fl_soft soft;
     bool soft_on;
     fl_row *rows; /* [n_workers] */
+    float *q;     /* [n_q][n_vocab] distributions of drafts */
+    int n_q;
 };
 
 fl_status fl_sampler_create(fl_sampler **out, const fl_kernels *k, int64_t n_vocab, int n_workers,
@@ -58,6 +60,7 @@ void fl_sampler_destroy(fl_sampler **sampler)
     free(s->bans);
     free(s->count);
     free(s->seen);
+    free(s->q);
     free(s);
     *sampler = NULL;
 }
@@ -241,6 +244,7 @@ typedef struct rows_run {
     const float *logits;
     const int64_t *pos;
     const int32_t *ahead;
+    int n;
     fl_pick *out;
 } rows_run;
 
@@ -251,10 +255,101 @@ static void row_task(void *arg, int i, int worker)
         pick(r->s, r->logits + i * r->s->n_vocab, r->pos[i], r->ahead, r->ahead ? i : 0, worker);
 }
 
+static void run_rows(fl_task_fn task, rows_run *r, fl_pool *pool, int n)
+{
+    assert(fl_pool_threads(pool) <= r->s->n_workers);
+    fl_pool_run(pool, task, r, n);
+}
+
 void fl_sampler_pick_rows(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
                           const int32_t *ahead, int n, fl_pick *out)
 {
-    rows_run r = {s, logits, pos, ahead, out};
-    assert(fl_pool_threads(pool) <= s->n_workers);
-    fl_pool_run(pool, row_task, &r, n);
+    rows_run r = {s, logits, pos, ahead, n, out};
+    run_rows(row_task, &r, pool, n);
+}
+
+/* ---- drafts by ratio ---- */
+
+/* Streams of noise besides the plain pick's. */
+static uint64_t draw_seed(const fl_sampler *s) { return fl_noise_mix(s->c.seed ^ 0x64726177); }
+static uint64_t check_seed(const fl_sampler *s) { return fl_noise_mix(s->c.seed ^ 0x63686563); }
+
+fl_status fl_sampler_reserve_drafts(fl_sampler *s, int rows, fl_err *err)
+{
+    if (rows <= s->n_q) return FL_OK;
+    float *q = realloc(s->q, (size_t)rows * (size_t)s->n_vocab * sizeof(*q));
+    if (!q)
+        return FL_FAIL(err, FL_E_NOMEM, 0, "sampler: out of memory for %d drafts of %lld ids", rows,
+                       (long long)s->n_vocab);
+    s->q = q;
+    s->n_q = rows;
+    return FL_OK;
+}
+
+static void draw_task(void *arg, int i, int worker)
+{
+    const rows_run *t = arg;
+    const fl_sampler *s = t->s;
+    fl_row *r = &s->rows[worker];
+    const fl_logit_bias soft = soft_bias(s, t->pos[i], NULL, 0);
+    process(s, r, t->logits + i * s->n_vocab, NULL, 0, soft);
+    const int32_t id = fl_row_race(r, draw_seed(s), t->pos[i]), top = r->top;
+    fl_row_probabilities(r);
+    memcpy(s->q + i * s->n_vocab, r->l, (size_t)s->n_vocab * sizeof(*s->q));
+    t->out[i] = (fl_pick){id, r->l[top], false};
+}
+
+void fl_sampler_draw_drafts(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
+                            int n, fl_pick *out)
+{
+    rows_run r = {s, logits, pos, NULL, n, out};
+    assert(n <= s->n_q && s->c.temp > 0.0);
+    run_rows(draw_task, &r, pool, n);
+}
+
+static float above(float p, float q) { return p > q ? p - q : 0.0f; }
+
+/* A draw from max(0, p - q), normed; `otherwise` where the two are one but for rounding. */
+static int32_t draw_rest(const float *p, const float *q, int64_t n, double u, int32_t otherwise)
+{
+    double total = 0.0, sum = 0.0;
+    for (int64_t i = 0; i < n; i++) total += (double)above(p[i], q[i]);
+    int32_t last = otherwise;
+    for (int64_t i = 0; i < n; i++) {
+        if (above(p[i], q[i]) == 0.0f) continue;
+        last = (int32_t)i;
+        sum += (double)above(p[i], q[i]);
+        if (sum > u * total) break;
+    }
+    return last;
+}
+
+static void check_task(void *arg, int i, int worker)
+{
+    const rows_run *t = arg;
+    const fl_sampler *s = t->s;
+    if (i == t->n - 1) {
+        row_task(arg, i, worker);
+        return;
+    }
+    fl_row *r = &s->rows[worker];
+    const float *q = s->q + i * s->n_vocab;
+    const int32_t x = t->ahead[i];
+    const fl_logit_bias soft = soft_bias(s, t->pos[i], t->ahead, i);
+    process(s, r, t->logits + i * s->n_vocab, t->ahead, i, soft);
+    fl_row_probabilities(r);
+    const uint64_t key = fl_noise_key(check_seed(s), t->pos[i]);
+    const double u = fl_noise_uniform(fl_noise_bits(key, 0));
+    const double v = fl_noise_uniform(fl_noise_bits(key, 1));
+    const bool accepted = u * (double)q[x] < (double)r->l[x];
+    const int32_t id = accepted ? x : draw_rest(r->l, q, s->n_vocab, v, x);
+    t->out[i] = (fl_pick){id, r->l[id], soft.value > 0.0f && soft.id == id};
+}
+
+void fl_sampler_check_drafts(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
+                             const int32_t *drafts, int n, fl_pick *out)
+{
+    rows_run r = {s, logits, pos, drafts, n, out};
+    assert(n - 1 <= s->n_q && s->c.temp > 0.0);
+    run_rows(check_task, &r, pool, n);
 }

@@ -72,4 +72,24 @@ fl_pick fl_sampler_pick(fl_sampler *s, const float *logits, int64_t pos, int wor
 void fl_sampler_pick_rows(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
                           const int32_t *ahead, int n, fl_pick *out);
 
+/* ---- speculation by the ratio of two probabilities ----
+ *
+ * The other lossless way besides drafting and checking with the same noise: a draft x that was
+ * drawn from q is accepted with probability min(1, P(x) / q(x)), else the token is drawn from
+ * max(0, P - q), normed. The text then has P's law without being AR's text. Right only when a
+ * drafted row depends on no other drafted token: one draft pass. Draws, acceptance and redraws
+ * each have noise of their own, keyed by (seed, position). */
+
+/* Room for the distributions of so many drafted tokens, n_vocab floats each; kept until destroy. */
+FL_CHECKED fl_status fl_sampler_reserve_drafts(fl_sampler *s, int rows, fl_err *err);
+/* Draws n tokens as fl_sampler_pick_rows picks them, and keeps their n distributions. confidence is
+ * the largest probability of the row: where a draft is cut must not depend on the draw. */
+void fl_sampler_draw_drafts(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
+                            int n, fl_pick *out);
+/* Checks drafts[0 .. n - 2], drawn by the last call in this order: out[i].token is drafts[i] when
+ * that is accepted, else another token; out[n - 1] is a plain pick. Rows as in
+ * fl_sampler_pick_rows with ahead = drafts. */
+void fl_sampler_check_drafts(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
+                             const int32_t *drafts, int n, fl_pick *out);
+
 #endif

@@ -44,7 +44,11 @@ static fl_status verify(spec_run *r, const int32_t *x, int n, bool *over, fl_err
     }
     FL_TRY(fl_forward_held(g->engine, x, n, err));
     FL_TRY(fl_forward_logits(g->engine, g->rows, n, &logits, err));
-    fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, x + 1, n, g->picks);
+    if (fl_drafts_by_ratio(r->view.c))
+        fl_sampler_check_drafts(g->sampler, g->engine->exec.pool, logits, g->pos, x + 1, n,
+                                g->picks);
+    else
+        fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, x + 1, n, g->picks);
     out->held_passes++;
     out->drafted += n - 1;
     /* Row m - 1 is the last one whose tokens are all AR's; a token that ends the text is not
@@ -93,6 +97,8 @@ fl_status fl_loop_spec(fl_generator *g, const fl_gen_config *c, const int32_t *p
     int32_t first = 0;
     out->draft_source = r.source->name;
     fl_pace_init(&r.pace);
+    if (fl_drafts_by_ratio(c))
+        FL_TRY(fl_sampler_reserve_drafts(g->sampler, g->engine->params.held_rows, err));
     FL_TRY(fl_loop_next(g, &first, err));
     for (bool over = push(&r, first); !over;) {
         if (g->engine->state.n + 1 >= g->engine->params.n_ctx) {
