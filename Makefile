@@ -6,6 +6,8 @@
 # make eval-tiny       quantize clover-tiny and measure it on its held-out prompts (minutes)
 # make fuzz SECONDS=N  libFuzzer (clang) on every parser, N seconds each
 # make CUDA=0          leave the CUDA toolkit out           make V=1   show commands
+# make MINIMAL=1       on a machine with only a compiler: the library of quant, kernels, device and
+#                      offload, and the measurements of kernels and reads, in build/minimal-release
 .DEFAULT_GOAL := all
 .SUFFIXES:
 .DELETE_ON_ERROR:
@@ -15,7 +17,8 @@ VARIANT ?= release
 CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
 NVCC    ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
 CUDA    ?= $(if $(NVCC),1,0)
-B       := build/$(VARIANT)
+SMALL   := $(filter 1,$(MINIMAL))
+B       := build/$(if $(SMALL),minimal-)$(VARIANT)
 Q       := $(if $(V),,@)
 SECONDS ?= 20
 
@@ -23,9 +26,9 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -W
         -Wwrite-strings -Wundef $(if $(WERROR),-Werror)
 # -ffp-contract=off: the numeric law says where a fused multiply-add is used, not the compiler.
 CFLAGS_BASE := -std=c11 -g $(WARN) -fno-math-errno -ffp-contract=off -pthread -MMD -MP
-CPPFLAGS_BASE := -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64
+CPPFLAGS_BASE := -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 $(if $(SMALL),-DFL_MINIMAL)
 ARCH   := -march=x86-64-v2
-LDLIBS_BASE := -luring -ljansson -lpcre2-8 -lutf8proc -lxxhash -lhwloc -lm
+LDLIBS_BASE := $(if $(SMALL),,-luring -ljansson -lpcre2-8 -lutf8proc -lxxhash -lhwloc) -lm
 
 CFLAGS_release := -O3 -DNDEBUG
 CFLAGS_debug   := -O0
@@ -34,10 +37,16 @@ CFLAGS_tsan    := -O1 -fno-omit-frame-pointer -fsanitize=thread
 ifeq ($(origin CFLAGS_$(VARIANT)),undefined)
 $(error VARIANT=$(VARIANT) is none of: release debug asan tsan)
 endif
+ifneq ($(and $(SMALL),$(filter-out all bench clean,$(MAKECMDGOALS))),)
+$(error MINIMAL=1 builds a library and two measurements; make $(MAKECMDGOALS) needs the whole program)
+endif
 ALL_CFLAGS = $(CFLAGS_BASE) $(CFLAGS_$(VARIANT)) $(CFLAGS)
 
 # Sources are found, not listed. runtime/main.c is the program; all else is one library.
-SRC   := $(filter-out runtime/main.c,$(wildcard runtime/*/*.c runtime/*/*/*.c quant/*.c offload/*.c kernels/*.c kernels/*/*.c))
+FOLDERS := $(if $(SMALL),runtime/base runtime/device,runtime/* runtime/*/*) quant offload kernels kernels/*
+# JSON and hashing come from libraries.
+LEFT_OUT := runtime/main.c $(if $(SMALL),runtime/base/json.c runtime/base/hash.c offload/plan_text.c)
+SRC   := $(filter-out $(LEFT_OUT),$(wildcard $(FOLDERS:%=%/*.c)))
 CU    := $(if $(filter 1,$(CUDA)),$(wildcard runtime/device/*/*.cu kernels/*/*.cu))
 OBJ   := $(SRC:%.c=$(B)/%.o) $(CU:%=$(B)/%.o)
 LIB   := $(B)/libfourleaf.a
@@ -50,10 +59,10 @@ FUZZ  := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 REPLAY := $(FUZZ:%=$(B)/tests/fuzz/replay_%)
 EVAL_SHARED := tests/eval/common.c tests/eval/distributions.c
 EVAL  := $(patsubst %.c,$(B)/%,$(filter-out $(EVAL_SHARED),$(wildcard tests/eval/*.c)))
-BENCH := $(patsubst %.c,$(B)/%,$(wildcard bench/*.c))
+BENCH := $(patsubst %.c,$(B)/%,$(if $(SMALL),bench/kernels.c bench/io.c,$(wildcard bench/*.c)))
 
 .PHONY: all demo eval-tiny test test-quick test-programs test-all test-peers bench fuzz check deps clean install
-all: $(PROG) $(if $(filter release,$(VARIANT)),build/fourleaf)
+all: $(if $(SMALL),$(LIB) $(BENCH),$(PROG) $(if $(filter release,$(VARIANT)),build/fourleaf))
 
 build/fourleaf: build/release/fourleaf
 	@ln -f $< $@

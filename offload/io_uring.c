@@ -7,7 +7,7 @@
 
 #include "offload/io_backend.h"
 
-#if __has_include(<liburing.h>)
+#if __has_include(<liburing.h>) && !defined(FL_MINIMAL)
 #include <liburing.h>
 
 static const uint64_t BUFFER_MAX = UINT64_C(1) << 30; /* the kernel's limit for one */

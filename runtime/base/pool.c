@@ -1,7 +1,9 @@
 #include "runtime/base/pool.h"
 
 #include <errno.h>
+#ifndef FL_MINIMAL
 #include <hwloc.h>
+#endif
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -34,9 +36,11 @@ typedef struct worker_arg {
     int index;
 } worker_arg;
 
-static int physical_cores(void)
+/* Cores of the machine, or 0 when nobody knows: then every processor counts as one. */
+static int machine_cores(void)
 {
     int n = 0;
+#ifndef FL_MINIMAL
     hwloc_topology_t topo;
     /* Without sysfs (a bare chroot) hwloc knows no cores and says so on standard error. */
     if (access("/sys/devices/system/cpu/cpu0/topology", F_OK) == 0 &&
@@ -44,6 +48,13 @@ static int physical_cores(void)
         if (hwloc_topology_load(topo) == 0) n = hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_CORE);
         hwloc_topology_destroy(topo);
     }
+#endif
+    return n;
+}
+
+static int physical_cores(void)
+{
+    int n = machine_cores();
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) {
         const int allowed = CPU_COUNT(&set);
