@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "runtime/model/layers.h"
@@ -14,25 +15,40 @@ fl_status fl_pass_nan(int layer, const char *where, fl_err *err)
                    layer, where);
 }
 
+/* By its bits: a comparison of floats would keep the loop from being vectorized. */
+static bool all_finite(const float *x, int64_t n)
+{
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bad |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return bad == 0;
+}
+
 typedef struct add_run {
     float *y;
     const float *delta;
     int64_t n;
+    atomic_bool broken;
 } add_run;
 
 static void add_task(void *arg, int t, int worker)
 {
-    const add_run *r = arg;
+    add_run *r = arg;
     float *y = r->y + t * r->n;
     const float *delta = r->delta + t * r->n;
     (void)worker;
     for (int64_t i = 0; i < r->n; i++) y[i] += delta[i];
+    if (!all_finite(y, r->n)) atomic_store_explicit(&r->broken, true, memory_order_relaxed);
 }
 
-void fl_rows_add(const fl_pass *p, float *y, const float *delta)
+bool fl_rows_add(const fl_pass *p, float *y, const float *delta)
 {
-    add_run r = {y, delta, p->hp->d_model};
+    add_run r = {.y = y, .delta = delta, .n = p->hp->d_model};
     fl_pool_run(p->exec->pool, add_task, &r, p->n_rows);
+    return !r.broken;
 }
 
 typedef struct norm_run {
@@ -68,6 +84,11 @@ static fl_status embed_rows(const fl_engine *e, const int32_t *ids, int n, int r
         t->dequantize((const uint8_t *)m->data + (uint64_t)ids[i] * row_bytes, x, m->cols);
         if (m->scale != 1.0f)
             for (int64_t j = 0; j < m->cols; j++) x[j] *= m->scale;
+        if (!all_finite(x, m->cols))
+            return FL_FAIL(err, FL_E_NAN, 0,
+                           "NaN or infinity in the token embedding, token %d: the weights are "
+                           "damaged",
+                           ids[i]);
     }
     return FL_OK;
 }

@@ -315,6 +315,5 @@ fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err)
     if (!fl_rows_prepare(p->exec, &mid, b->act, &out, 1))
         return fl_pass_nan(layer, "GDN output", err);
     fl_linear_run(p->exec, &out, 1, &mid);
-    fl_rows_add(p, b->x, b->y);
-    return FL_OK;
+    return fl_rows_add(p, b->x, b->y) ? FL_OK : fl_pass_nan(layer, "GDN output", err);
 }

@@ -427,6 +427,6 @@ fl_status fl_moe_forward(const fl_pass *p, int layer, fl_err *err)
     FL_TRY(run_union(p, layer, n, n_present, err));
     FL_TRY(run_shared_down(p, layer, err));
     fl_pool_run(p->exec->pool, combine_task, (void *)p, p->n_rows);
-    fl_rows_add(p, p->buf->x, p->buf->y);
-    return FL_OK;
+    const bool finite = fl_rows_add(p, p->buf->x, p->buf->y);
+    return finite ? FL_OK : fl_pass_nan(layer, "MoE output", err);
 }

@@ -10,6 +10,7 @@
 #include "tests/support/engine.h"
 #include "tests/support/make_model.h"
 #include "tests/support/npy.h"
+#include "tests/support/poison.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
@@ -234,22 +235,6 @@ static void bits_do_not_depend_on_chunks_or_threads(void **state)
 
 /* ---- errors ---- */
 
-/* Overwrites values of a tensor in a file with one number. */
-static void poison(const char *path, const char *tensor, uint64_t skip, int n, float value)
-{
-    fl_err err = {0};
-    fl_source *src = NULL;
-    ASSERT_OK(fl_source_open(&src, path, &err));
-    const fl_tensor *t = fl_source_find(src, tensor);
-    assert_non_null(t);
-    FILE *f = fopen(path, "r+b");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, (long)(t->offset + skip), SEEK_SET), 0);
-    for (int i = 0; i < n; i++) assert_int_equal(fwrite(&value, sizeof(value), 1, f), 1);
-    fclose(f);
-    fl_source_close(&src);
-}
-
 static void a_nan_is_an_error_that_names_the_layer(void **state)
 {
     (void)state;
@@ -258,7 +243,7 @@ static void a_nan_is_an_error_that_names_the_layer(void **state)
     const int32_t ids[] = {1, 2, 3};
     fl_make m = fl_make_tiny();
     fl_make_gguf(&m, path);
-    poison(path, "blk.2.attn_qkv.weight", 4, 1, NAN); /* a vector is refused at load */
+    fl_poison(path, "blk.2.attn_qkv.weight", 4, 1, 4, NAN); /* a vector is refused at load */
     for (int law = 0; law < 2; law++) {
         fl_engine_params p = fl_exact_params();
         p.act_f32 = !law;
@@ -271,7 +256,7 @@ static void a_nan_is_an_error_that_names_the_layer(void **state)
     }
     /* In the last matrix only the logits can tell. */
     fl_make_gguf(&m, path);
-    poison(path, "output.weight", 0, 1, INFINITY);
+    fl_poison(path, "output.weight", 0, 1, 4, INFINITY);
     fl_engine_params p = fl_exact_params();
     fl_loaded l = fl_load(path, &p);
     const int row = 2;
@@ -291,9 +276,9 @@ static void large_activations_give_finite_logits(void **state)
     const int32_t ids[] = {5, 6, 5, 7};
     fl_make m = fl_make_tiny();
     fl_make_gguf(&m, path);
-    poison(path, "token_embd.weight", 5u * (unsigned)m.d_model * 4, m.d_model / 2, 60000.0f);
-    poison(path, "token_embd.weight", 6u * (unsigned)m.d_model * 4, m.d_model, -60000.0f);
-    poison(path, "blk.3.attn_v.weight", 0, m.d_model * 4, 30000.0f);
+    fl_poison(path, "token_embd.weight", 5u * (unsigned)m.d_model * 4, m.d_model / 2, 4, 60000.0f);
+    fl_poison(path, "token_embd.weight", 6u * (unsigned)m.d_model * 4, m.d_model, 4, -60000.0f);
+    fl_poison(path, "blk.3.attn_v.weight", 0, m.d_model * 4, 4, 30000.0f);
     for (int law = 0; law < 2; law++) {
         fl_engine_params p = fl_engine_defaults();
         p.act_f32 = !law;
