@@ -13,7 +13,12 @@
 #include "runtime/tools/quantize.h"
 #include "runtime/tools/run.h"
 
-enum { EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
+enum {
+    EXIT_OK = 0,
+    EXIT_ERROR = 1,
+    EXIT_USAGE = 2,
+    EXIT_INTERRUPTED = 130 /* as shells say it */
+};
 
 static const struct {
     const char *command;
@@ -40,13 +45,18 @@ static void keep_standard_streams(void)
             _exit(EXIT_ERROR);
 }
 
+static int exit_code(fl_status st)
+{
+    return st == FL_E_ARG ? EXIT_USAGE : st == FL_E_CANCELED ? EXIT_INTERRUPTED : EXIT_ERROR;
+}
+
 static int dispatch(const fl_options *o)
 {
     fl_err err = {0};
     for (size_t i = 0; i < sizeof tools / sizeof *tools; i++) {
         if (strcmp(tools[i].command, o->command) != 0) continue;
         const fl_status st = tools[i].run(o, &err);
-        if (st != FL_OK) return fail(&err, st == FL_E_ARG ? EXIT_USAGE : EXIT_ERROR);
+        if (st != FL_OK) return fail(&err, exit_code(st));
     }
     return EXIT_OK;
 }

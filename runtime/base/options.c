@@ -90,6 +90,8 @@ static const option_row rows[] = {
     {"prompt", 'p', K_TEXT, C_RUN, AT(prompt), 0, 0, NULL, "TEXT", "the user's message"},
     {"file", 'f', K_TEXT, C_RUN, AT(prompt_file), 0, 0, NULL, "FILE",
      "read the message from FILE; - is standard input"},
+    {"session", 0, K_TEXT, C_RUN, AT(session), 0, 0, NULL, "FILE",
+     "go on with the chat in FILE, if there is one, and keep it there"},
     {"system", 0, K_TEXT, C_RUN, AT(system), 0, 0, NULL, "TEXT", "system message"},
     {"raw", 0, K_FLAG, C_RUN, AT(raw), 0, 0, NULL, NULL,
      "give the text to the model as it is, without the chat format"},
@@ -134,6 +136,8 @@ static const option_row rows[] = {
      "cap of device memory, as 16G or 900MiB; default: what the model wants"},
     {"ctx", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN, AT(ctx), 1, 131072, NULL, "N",
      "tokens of prompt and answer together"},
+    {"state-budget", 0, K_SIZE, C_RUN, AT(state_budget), 0, 0, NULL, "SIZE",
+     "host memory for checkpoints of the model's state; default: a tenth of this machine's"},
     {"kv", 0, K_CHOICE, C_MODEL | C_PLAN, AT(kv), 0, 0, "f16|q8_0|f32", "TYPE",
      "type of the KV cache"},
     {"device", 0, K_CHOICE, C_MODEL | C_PLAN, AT(device), 0, 0, "host", "NAME", "where to compute"},
@@ -378,6 +382,8 @@ static fl_status check_together(const fl_options *o, const command *c, fl_err *e
         return FL_FAIL(err, FL_E_ARG, 0,
                        "--soft-end off: --soft-think, --soft-answer and --soft-slope have no use "
                        "then; leave them out");
+    if (o->session && o->raw)
+        return FL_FAIL(err, FL_E_ARG, 0, "--session keeps a chat: leave --raw out");
     if (c->bit != C_LOGITS) return FL_OK;
     if ((o->ids != NULL) == (o->text != NULL))
         return FL_FAIL(err, FL_E_ARG, 0, "logits: give either --ids 1,2,3 or --text TEXT");

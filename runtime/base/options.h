@@ -18,6 +18,7 @@ typedef struct fl_options {
     const char *prompt_file; /* -f */
     const char *system;      /* --system */
     const char *out;         /* -o */
+    const char *session;     /* --session FILE */
     const char *ids;         /* --ids 1,2,3 */
     const char *text;        /* --text */
     const char *denoise;     /* --denoise MASKS */
@@ -47,13 +48,14 @@ typedef struct fl_options {
     double threshold;                       /* --threshold, NAN not given */
 
     /* memory and machine */
-    uint64_t vram;      /* bytes; 0 not given */
-    uint64_t ram;       /* bytes; 0 not given */
-    int64_t ctx;        /* tokens; 0 not given */
-    const char *kv;     /* f16|q8_0|f32 */
-    const char *device; /* host */
-    int threads;        /* 0 not given */
-    const char *cpu;    /* tier name */
+    uint64_t vram;         /* bytes; 0 not given */
+    uint64_t ram;          /* bytes; 0 not given */
+    uint64_t state_budget; /* bytes; 0 not given */
+    int64_t ctx;           /* tokens; 0 not given */
+    const char *kv;        /* f16|q8_0|f32 */
+    const char *device;    /* host */
+    int threads;           /* 0 not given */
+    const char *cpu;       /* tier name */
 
     /* measuring and testing */
     int64_t chunk;          /* --chunk, 0 not given */

@@ -100,6 +100,13 @@ void fl_generator_destroy(fl_generator **gen)
     *gen = NULL;
 }
 
+void fl_generator_checkpoints(const fl_generator *g, int *n, int *most, uint64_t *bytes)
+{
+    *n = g->ladder->n;
+    *most = g->ladder->n_max;
+    *bytes = g->ladder->copy_bytes;
+}
+
 /* ---- one generation ---- */
 
 static fl_status check_block(const fl_gen_config *c, const fl_engine *e, fl_err *err)

@@ -86,6 +86,8 @@ typedef struct fl_generator fl_generator;
 /* Allocates everything that generation needs; `engine` must be loaded and outlive it. */
 FL_CHECKED fl_status fl_generator_create(fl_generator **out, fl_engine *engine, fl_err *err);
 void fl_generator_destroy(fl_generator **g);
+/* Checkpoints of the state: how many there are, how many fit the budget, bytes of one. */
+void fl_generator_checkpoints(const fl_generator *g, int *n, int *most, uint64_t *bytes);
 
 /* All that can be said before the weights are there (`e` opened, not necessarily loaded). FL_E_ARG:
  * an empty prompt, one that leaves no room in the context (with the counts), bad settings;
@@ -94,7 +96,7 @@ FL_CHECKED fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, in
                                   fl_err *err);
 /* Generates the answer to a prompt. What the prompt's beginning shares with the tokens that the
  * generator read or generated before is not read again, as far as the checkpoints reach: the
- * tokens, their bits and the state are those of a fresh generator (tests/decode/test_ladder.c).
+ * tokens, their bits and the state are those of a fresh generator (tests/decode/test_reuse.c).
  * After a failure and after a cancellation the next call works likewise. Fails as fl_gen_check
  * does; FL_E_NAN names the layer. */
 FL_CHECKED fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,

@@ -47,7 +47,8 @@ FL_CHECKED fl_status fl_loop_next(fl_generator *g, int32_t *token, fl_err *err);
  * remainder heads the first block. */
 int64_t fl_loop_start(const fl_gen_config *c, fl_gen_mode mode, int64_t n_prompt);
 /* Back to the last state of this sequence that is at most the first `end` tokens of the prompt: the
- * present one if no pass broke it, a checkpoint's, or the empty one. */
+ * present one if no pass broke it and a prefill would equal it, a checkpoint's, or the empty one.
+ */
 void fl_loop_go_back(fl_generator *g, const int32_t *prompt, int64_t end);
 /* Brings the state there from wherever it is. *go: not canceled. */
 FL_CHECKED fl_status fl_loop_prefill(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,

@@ -17,7 +17,7 @@ void fl_loop_go_back(fl_generator *g, const int32_t *prompt, int64_t end)
     fl_state *st = &g->engine->state;
     if (g->resets != st->resets) fl_ladder_drop(g->ladder, 0); /* rungs of another sequence */
     int64_t same = 0;
-    while (same < st->n && same < end && prompt[same] == st->ids[same]) same++;
+    while (same < st->n_causal && same < end && prompt[same] == st->ids[same]) same++;
     const fl_rung *r = fl_ladder_find(g->ladder, same);
     if (same == st->n && !st->broken) {
         /* All of it is the prompt's. */

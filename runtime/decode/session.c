@@ -280,7 +280,7 @@ static fl_status read_bulk(stream *x, fl_generator *g, fl_err *err)
     if (XXH3_64bits_digest(x->hash) != h->bulk_hash)
         return damaged(x->s->path, "the checksum of its state is wrong", err);
     memcpy(st->ids, tokens_of(x->s), (size_t)h->n * sizeof(*st->ids));
-    st->n = h->n;
+    st->n = st->n_causal = h->n;
     return FL_OK;
 }
 

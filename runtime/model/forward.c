@@ -143,6 +143,13 @@ static fl_status check_room(const fl_engine *e, int64_t n, fl_err *err)
     return FL_OK;
 }
 
+/* Rows that saw what is behind them end the part of the sequence that a prefill would equal. */
+static void move_on(fl_state *st, int rows, bool causal)
+{
+    if (causal && st->n_causal == st->n) st->n_causal += rows;
+    st->n += rows;
+}
+
 /* A pass with clean rows: the state moves, or is broken. */
 static fl_status run_writing(fl_engine *e, const fl_pass *p, const int32_t *clean,
                              const int32_t *block, fl_err *err)
@@ -155,7 +162,7 @@ static fl_status run_writing(fl_engine *e, const fl_pass *p, const int32_t *clea
         fl_forward_hidden(e, (int)(p->copy[i].n - e->state.n) - 1,
                           fl_state_in_copy(&e->state, &p->copy[i], e->state.h_last));
     memcpy(e->state.ids + e->state.n, p->commit ? block : clean, (size_t)rows * sizeof(*clean));
-    e->state.n += rows;
+    move_on(&e->state, rows, !p->commit);
     fl_forward_hidden(e, rows - 1, e->state.h_last);
     return FL_OK;
 }
@@ -260,7 +267,7 @@ void fl_forward_promote(fl_engine *e, int m)
     p.held = true;
     for (int i = 0; i < p.hp->n_layer; i++)
         if (!p.weights->layer[i].full_attention) fl_gdn_promote(&p, i);
-    e->state.n += m;
+    move_on(&e->state, m, true);
     e->state.held.n = 0;
     fl_forward_hidden(e, m - 1, e->state.h_last);
 }

@@ -127,7 +127,7 @@ void fl_state_reset(fl_state *st)
         memset(st->s[i], 0, (size_t)st->s_elems * sizeof(float));
         memset(st->tail[i], 0, (size_t)(3 * st->n_channels) * sizeof(float));
     }
-    st->n = 0;
+    st->n = st->n_causal = 0;
     st->held.n = 0;
     st->broken = false;
     st->resets++;
@@ -145,6 +145,7 @@ void fl_state_restore(fl_state *st, const fl_state_copy *from)
     assert(from->n <= st->n);
     memcpy(st->gdn, from->memory, st->gdn_bytes);
     st->n = from->n;
+    if (st->n_causal > st->n) st->n_causal = st->n;
     st->held.n = 0;
     st->broken = false;
 }

@@ -14,7 +14,8 @@ typedef struct fl_held {
     float **decay, **beta; /* [max_rows][nv] */
 } fl_held;
 
-/* The state of one sequence, all of it written by clean, token-causal passes alone:
+/* The state of one sequence, all of it written by clean passes alone, token-causal but for
+ * FL_COMMIT_BLOCK_BIDIR:
  *   n        committed tokens
  *   k, v     per attention layer [n_ctx][n_head_kv][head_dim], rows 0 .. n-1, keys rotated at
  *            their absolute position; F16, Q8_0 or F32. Rows from n on are scratch for a
@@ -29,6 +30,8 @@ typedef struct fl_held {
  * counting mode. */
 typedef struct fl_state {
     int64_t n, n_ctx;
+    int64_t n_causal;   /* tokens, at most n, behind which the state was that of a clean pass over
+                           them; n unless blocks were committed otherwise */
     uint32_t kv_type;   /* FL_TYPE_F16, FL_TYPE_Q8_0 or FL_TYPE_F32 */
     int64_t kv_row;     /* elements of one cached row: n_head_kv * head_dim */
     int64_t n_channels; /* C */

@@ -10,6 +10,9 @@
 #include "runtime/base/json.h"
 #include "runtime/decode/guard.h"
 #include "runtime/model/chat.h"
+#include "runtime/tools/dialog.h"
+#include "runtime/tools/interrupt.h"
+#include "runtime/tools/progress.h"
 #include "runtime/tools/setup.h"
 
 enum { MAX_PROMPT_BYTES = 16 << 20, MAX_SAMPLING = 512 };
@@ -87,8 +90,8 @@ static fl_status read_prompt(const fl_options *o, text *t, fl_err *err)
 }
 
 /* The prompt's token ids; *ids is malloc'ed. */
-static fl_status encode_prompt(const fl_options *o, const fl_model *m, int32_t **ids, size_t *n,
-                               fl_err *err)
+static fl_status encode_prompt(const fl_options *o, const fl_model *m, fl_dialog *d, int32_t **ids,
+                               size_t *n, fl_err *err)
 {
     text user = {0};
     fl_status st = FL_OK;
@@ -100,7 +103,7 @@ static fl_status encode_prompt(const fl_options *o, const fl_model *m, int32_t *
         st = fl_tokenizer_encode(m->tokenizer, user.p, user.n, true, ids, n, err);
         goto out;
     }
-    st = fl_chat_encode_simple(o->system, user.p, o->think != 0, m->tokenizer, ids, n, err);
+    st = fl_dialog_ask(d, m->tokenizer, o->system, user.p, user.n, o->think != 0, ids, n, err);
 out:
     free(user.p);
     return st;
@@ -109,12 +112,14 @@ out:
 /* ---- output ---- */
 
 typedef struct sink {
-    bool json;            /* keep the text instead of writing it */
+    bool json;            /* write no text */
+    bool keep;            /* keep it in `all` */
     fl_chat_stream *chat; /* takes reasoning and answer apart; NULL: all is answer */
-    text all;             /* json without chat */
+    text all;             /* kept, without chat */
     char last;            /* byte written to standard output, 0 = none */
     bool dim;             /* standard error is a terminal */
     bool reasoning;       /* some of it is on standard error, the line still open */
+    fl_progress progress; /* of reading the prompt */
     fl_status st;         /* of what failed first */
     fl_err *err;
 } sink;
@@ -137,10 +142,9 @@ static fl_status put_answer(sink *s, fl_str t, fl_err *err)
 {
     if (t.n == 0) return FL_OK;
     end_reasoning(s);
-    if (s->json) {
-        if (s->chat || text_put(&s->all, t.p, t.n)) return FL_OK;
+    if (s->keep && !s->chat && !text_put(&s->all, t.p, t.n))
         return FL_FAIL(err, FL_E_NOMEM, 0, "answer: out of memory");
-    }
+    if (s->json) return FL_OK;
     s->last = t.p[t.n - 1];
     if (fwrite(t.p, 1, t.n, stdout) == t.n && fflush(stdout) == 0) return FL_OK;
     return FL_FAIL(err, FL_E_IO, errno, "standard output: %s", strerror(errno));
@@ -157,19 +161,35 @@ static bool take_text(void *arg, const char *p, size_t n)
     return s->st == FL_OK;
 }
 
+/* Before each chunk of the prompt and after each pass of the answer. */
+static bool go_on(void *arg, int64_t done, int64_t total)
+{
+    sink *s = arg;
+    char line[FL_PROGRESS_LINE];
+    double spent = 0.0;
+    if (done == total) {
+        fl_progress_end(&s->progress);
+    } else if (done > 0 && fl_progress_due(&s->progress, &spent)) {
+        fl_progress_prompt(line, done, total, spent);
+        fl_progress_line(&s->progress, line);
+    }
+    return !fl_interrupted();
+}
+
 /* With thinking on the prompt ends inside <think>. In the token loop nothing should allocate:
  * room for what such a text usually takes. */
 static fl_status open_sink(sink *s, const fl_options *o, int64_t n_ctx, fl_err *err)
 {
     const int64_t most = o->max_tokens >= 0 && o->max_tokens < n_ctx ? o->max_tokens : n_ctx;
     s->json = o->json;
+    s->keep = o->json || o->session;
     s->dim = isatty(STDERR_FILENO);
     s->err = err;
     if (!o->raw && o->think != 0) {
         FL_TRY(fl_chat_stream_open(&s->chat, true, NULL, err));
         return fl_chat_stream_reserve(s->chat, 8 * (size_t)most, err);
     }
-    if (s->json && !text_reserve(&s->all, 8 * (size_t)most))
+    if (s->keep && !text_reserve(&s->all, 8 * (size_t)most))
         return FL_FAIL(err, FL_E_NOMEM, 0, "answer: out of memory");
     return FL_OK;
 }
@@ -216,10 +236,11 @@ static void print_stats(const fl_engine *e, const fl_gen_config *c, const fl_gen
     fprintf(stderr, "mode %s: %s\n", fl_gen_mode_name(r->choice.mode), r->choice.reason);
     fprintf(stderr, "sampling: %s\n", sampling);
     fprintf(stderr, "prompt %" PRId64 " tokens", r->n_prompt);
-    if (r->prefill_s > 0)
+    if (r->n_reused > 0) fprintf(stderr, ", %" PRId64 " of them known", r->n_reused);
+    if (r->prefill_passes > 0)
         fprintf(stderr, " in %.3f s (%.1f tokens/s)", r->prefill_s,
-                rate((double)r->n_prompt, r->prefill_s));
-    else
+                rate((double)(r->n_prompt - r->n_reused), r->prefill_s));
+    else if (r->n_reused == 0)
         fprintf(stderr, " at the head of the first block");
     fprintf(stderr, ", first text after %.3f s\n", r->first_text_s);
     fprintf(stderr, "answer %" PRId64 " tokens in %.3f s (%.1f tokens/s), finish: %s\n",
@@ -243,6 +264,16 @@ static void print_stats(const fl_engine *e, const fl_gen_config *c, const fl_gen
     fprintf(stderr, "device memory: %s at most, cap %s\n",
             fl_size_format(used, fl_device_budget(e->dev)->peak),
             fl_size_format(cap, fl_device_budget(e->dev)->cap));
+}
+
+static void print_checkpoints(const fl_generator *g)
+{
+    char size[32];
+    int n = 0, most = 0;
+    uint64_t bytes = 0;
+    fl_generator_checkpoints(g, &n, &most, &bytes);
+    fprintf(stderr, "checkpoints: %d of at most %d, %s each\n", n, most,
+            fl_size_format(size, bytes));
 }
 
 static fl_json *experts_json(const fl_engine *e)
@@ -281,11 +312,13 @@ static fl_json *result_json(const fl_engine *e, const fl_gen_config *c, const fl
     fl_json_set_str(j, "mode", fl_gen_mode_name(r->choice.mode));
     fl_json_set_str(j, "mode_reason", r->choice.reason);
     fl_json_set_int(j, "prompt_tokens", r->n_prompt);
+    fl_json_set_int(j, "prompt_tokens_known", r->n_reused);
     fl_json_set_int(j, "tokens", r->n_generated);
     fl_json_set_num(j, "prefill_s", r->prefill_s);
     fl_json_set_num(j, "decode_s", r->decode_s);
     fl_json_set_num(j, "first_text_s", r->first_text_s);
-    fl_json_set_num(j, "prompt_tokens_per_s", rate((double)r->n_prompt, r->prefill_s));
+    fl_json_set_num(j, "prompt_tokens_per_s",
+                    rate((double)(r->n_prompt - r->n_reused), r->prefill_s));
     fl_json_set_num(j, "tokens_per_s", rate((double)r->n_generated, r->decode_s));
     fl_json_set_num(j, "tokens_per_forward", tokens_per_pass(r));
     fl_json_set_int(j, "prefill_passes", r->prefill_passes);
@@ -371,10 +404,11 @@ static void note_repeat(const fl_gen_result *r)
 }
 
 static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl_gen_config *c,
-                               const fl_gen_result *r, sink *s, fl_err *err)
+                               const fl_gen_result *r, sink *s, fl_dialog *d, fl_err *err)
 {
     char none[] = "";
-    const fl_chat_answer plain = {.reasoning = none, .content = s->all.p ? s->all.p : none};
+    const fl_chat_answer plain = {
+        .reasoning = none, .content = s->all.p ? s->all.p : none, .content_n = s->all.n};
     const fl_chat_answer *a = &plain;
     fl_chat_delta rest = {{"", 0}, {"", 0}};
     if (s->chat) FL_TRY(fl_chat_stream_finish(s->chat, &a, &rest, err));
@@ -390,7 +424,48 @@ static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl
     }
     note_repeat(r);
     if (o->stats) print_stats(e, c, r);
-    return FL_OK;
+    return fl_dialog_answer(d, a, err);
+}
+
+/* What was made before Ctrl-C is out, and in the session. */
+static fl_status say_canceled(const fl_gen_result *r, const fl_dialog *d, fl_err *err)
+{
+    return FL_FAIL(err, FL_E_CANCELED, 0, "interrupted %s; %s%s",
+                   r->n_generated > 0 ? "in the answer" : "before the answer",
+                   d->path ? "what was read is kept in " : "nothing is kept",
+                   d->path ? d->path : "");
+}
+
+/* Answers the prompt; the model is loaded. */
+static fl_status answer(const fl_options *o, fl_engine *e, fl_gen_config *c, const int32_t *ids,
+                        int64_t n, fl_dialog *d, fl_err *err)
+{
+    fl_status st = FL_OK;
+    fl_generator *gen = NULL;
+    fl_gen_result r;
+    sink s = {0};
+    fl_interrupt_catch();
+    FL_GO(open_sink(&s, o, e->params.n_ctx, err));
+    c->on_text = take_text;
+    c->on_progress = go_on;
+    c->arg = &s;
+    if (o->stats) print_start(e);
+    FL_GO(fl_generator_create(&gen, e, err));
+    FL_GO(fl_dialog_restore(d, gen, err));
+    fl_progress_start(&s.progress);
+    st = fl_generate(gen, c, ids, n, &r, err);
+    fl_progress_end(&s.progress);
+    if (st != FL_OK) goto out;
+    FL_GO(s.st);
+    FL_GO(finish_output(o, e, c, &r, &s, d, err));
+    if (o->stats) print_checkpoints(gen);
+    FL_GO(fl_dialog_save(d, gen, o->stats, err));
+    if (r.finish == FL_FINISH_CANCELED) st = say_canceled(&r, d, err);
+out:
+    fl_interrupt_release();
+    close_sink(&s);
+    fl_generator_destroy(&gen);
+    return st;
 }
 
 fl_status fl_tool_run(const fl_options *o, fl_err *err)
@@ -398,33 +473,27 @@ fl_status fl_tool_run(const fl_options *o, fl_err *err)
     fl_status st = FL_OK;
     fl_model *model = NULL;
     fl_engine *engine = NULL;
-    fl_generator *gen = NULL;
     int32_t *ids = NULL;
+    int64_t *starts = NULL;
     size_t n_ids = 0;
-    sink s = {0};
+    fl_dialog dialog = {0};
     fl_gen_config c;
-    fl_gen_result r;
 
     if (!o->prompt && !o->prompt_file && isatty(STDIN_FILENO))
         return FL_FAIL(err, FL_E_ARG, 0,
                        "no prompt: give -p TEXT or -f FILE (-f - reads this terminal)");
     FL_GO(fl_setup_open(o, &model, &engine, &c, err));
-    FL_GO(encode_prompt(o, model, &ids, &n_ids, err));
+    FL_GO(fl_dialog_open(&dialog, o, engine, err));
+    FL_GO(encode_prompt(o, model, &dialog, &ids, &n_ids, err));
+    FL_GO(fl_roles_find(&c.roles, &starts, model->tokenizer, ids, (int64_t)n_ids, err));
     FL_GO(fl_gen_check(&c, engine, (int64_t)n_ids, err));
     FL_GO(fl_setup_load(engine, err));
     note_sampling(&c);
-    FL_GO(open_sink(&s, o, engine->params.n_ctx, err));
-    c.on_text = take_text;
-    c.arg = &s;
-    if (o->stats) print_start(engine);
-    FL_GO(fl_generator_create(&gen, engine, err));
-    FL_GO(fl_generate(gen, &c, ids, (int64_t)n_ids, &r, err));
-    FL_GO(s.st);
-    st = finish_output(o, engine, &c, &r, &s, err);
+    st = answer(o, engine, &c, ids, (int64_t)n_ids, &dialog, err);
 out:
-    close_sink(&s);
+    fl_dialog_close(&dialog);
     free(ids);
-    fl_generator_destroy(&gen);
+    free(starts);
     fl_engine_close(&engine);
     fl_model_close(&model);
     return st;

@@ -3,11 +3,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "runtime/decode/rates.h"
 #include "runtime/model/identity.h"
+#include "runtime/tools/progress.h"
 
 enum { DRAFT_ROWS = 32 /* verified at once on a model without blocks */ };
 
@@ -54,6 +53,7 @@ static fl_status engine_params(const fl_options *o, fl_engine_params *p, fl_err 
     p->threads = o->threads;
     p->cpu_tier = o->cpu;
     p->io = o->io;
+    p->state_budget = o->state_budget;
     if (o->kv) p->kv_type = (uint32_t)fl_type_by_name(o->kv);
     if (o->act && strcmp(o->act, "f32") == 0)
         p->act_f32 = true;
@@ -180,39 +180,25 @@ out:
 
 /* ---- loading ---- */
 
-typedef struct progress {
-    double start, next; /* seconds; next: when to print again */
-    bool terminal, shown;
-} progress;
-
-static double now_s(void)
+static void show_loading(void *arg, uint64_t done, uint64_t total)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-/* One line that rewrites itself on a terminal; elsewhere a line every ten seconds. */
-static void show_progress(void *arg, uint64_t done, uint64_t total)
-{
-    progress *p = arg;
-    char size[32];
-    const double now = now_s(), spent = now - p->start;
-    if (now < p->next || total == 0 || done == 0) return;
-    p->next = now + (p->terminal ? 0.2 : 10.0);
-    p->shown = true;
+    fl_progress *p = arg;
+    char size[32], line[FL_PROGRESS_LINE];
+    double spent = 0.0;
+    if (total == 0 || done == 0 || !fl_progress_due(p, &spent)) return;
     const double rate = (double)done / spent;
-    fprintf(stderr, "%sloading: %3.0f %% of %s, %.2f GB/s, %.0f s left%s", p->terminal ? "\r" : "",
-            100.0 * (double)done / (double)total, fl_size_format(size, total), rate * 1e-9,
-            (double)(total - done) / rate, p->terminal ? "\033[K" : "\n");
+    snprintf(line, sizeof(line), "loading: %3.0f %% of %s, %.2f GB/s, %.0f s left",
+             100.0 * (double)done / (double)total, fl_size_format(size, total), rate * 1e-9,
+             (double)(total - done) / rate);
+    fl_progress_line(p, line);
 }
 
 fl_status fl_setup_load(fl_engine *engine, fl_err *err)
 {
-    progress p = {.start = now_s(), .terminal = isatty(STDERR_FILENO)};
-    p.next = p.start + (p.terminal ? 1.0 : 10.0);
-    const fl_status st = fl_engine_load(engine, show_progress, &p, err);
-    if (p.shown && p.terminal) fprintf(stderr, "\r\033[K");
+    fl_progress p;
+    fl_progress_start(&p);
+    const fl_status st = fl_engine_load(engine, show_loading, &p, err);
+    fl_progress_end(&p);
     FL_TRY(st);
     const char *fallback = fl_io_fallback(engine->io);
     if (fallback) fprintf(stderr, "note: %s\n", fallback);

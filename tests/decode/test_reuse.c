@@ -235,6 +235,27 @@ static void M7_a_block_that_starts_below_the_state(void **state)
     }
 }
 
+/* Blocks that were committed by rows that see each other are not what a prefill reads. */
+static void blocks_committed_otherwise_are_read_again(void **state)
+{
+    (void)state;
+    static fl_turns c;
+    static fl_outcome o;
+    fl_gen_config cfg = fl_turns_config(FL_GEN_BLOCK, true);
+    cfg.clover.commit_mode = FL_COMMIT_BLOCK_BIDIR;
+    cfg.max_tokens = 100;
+    c.n = c.n_starts = 0;
+    fl_turns_add(&c, 45, 7);
+    fl_outcome_of(&fl_tiny, &cfg, &c, &o);
+    assert_true(fl_tiny.engine->state.n >= 96);
+    fl_turns_append(&c, o.ids, 100);
+    fl_turns_add(&c, 2, 8);
+    cfg.max_tokens = FL_TURNS_OUT;
+    fl_outcome_of(&fl_tiny, &cfg, &c, &o);
+    assert_int_equal(o.r.n_reused, 32);
+    fl_assert_as_fresh(&fl_tiny, &cfg, &c, &o);
+}
+
 /* ---- cancellation ---- */
 
 typedef struct watch {
@@ -431,6 +452,7 @@ int main(void)
         cmocka_unit_test(M6_a_small_budget_changes_no_bit),
         cmocka_unit_test(M7_a_block_that_stops_early_then_a_turn_of_two_tokens),
         cmocka_unit_test(M7_a_block_that_starts_below_the_state),
+        cmocka_unit_test(blocks_committed_otherwise_are_read_again),
         cmocka_unit_test(M7_canceled_in_prefill_within_a_chunk),
         cmocka_unit_test(M7_canceled_in_decode_within_a_pass),
         cmocka_unit_test(a_failed_pass_leaves_what_was_read_before_it),
