@@ -207,16 +207,24 @@ static fl_status measure(const cursor *c, fl_gguf_tensor *t)
     return FL_OK;
 }
 
+/* Names are printed: an escape sequence in one would reach the terminal. */
+static bool has_control(fl_str s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if ((unsigned char)s.p[i] < 0x20 || s.p[i] == 0x7f) return true;
+    return false;
+}
+
 static fl_status read_tensor(cursor *c, fl_gguf_tensor *t)
 {
     FL_TRY(read_str(c, &t->name));
-    if (t->name.n == 0 || t->name.n > MAX_TENSOR_NAME || memchr(t->name.p, 0, t->name.n))
+    if (t->name.n == 0 || t->name.n > MAX_TENSOR_NAME || has_control(t->name))
         return FL_FAIL(
             c->err, FL_E_FORMAT, 0,
-            "%s: %s has a name of %zu bytes%s, allowed are 1 to %d without NUL: the file "
-            "is damaged",
+            "%s: %s has a name of %zu bytes%s, allowed are 1 to %d without control "
+            "characters: the file is damaged",
             c->path, c->where, t->name.n,
-            t->name.n > MAX_TENSOR_NAME || t->name.n == 0 ? "" : " with a NUL in it",
+            t->name.n > MAX_TENSOR_NAME || t->name.n == 0 ? "" : " with a control character in it",
             MAX_TENSOR_NAME);
     uint64_t v;
     FL_TRY(read_uint(c, 4, &v));

@@ -204,10 +204,11 @@ static const char *shape_text(bool gguf, const int64_t *ne, int n, char buf[96])
 }
 
 /* Equal but for dimensions of 1: conv1d is [channels, 1, taps] in one format and {taps, channels}
- * in the other. */
+ * in the other. None may stand before a matrix's rows: ne[0] is their length. */
 static bool same_shape(const fl_tensor *t, const int64_t want[3])
 {
     int i = 0, j = 0;
+    if (want[1] > 1 && t->ne[0] != want[0]) return false;
     for (;; i++, j++) {
         while (i < 4 && t->ne[i] == 1) i++;
         while (j < 3 && want[j] == 1) j++;

@@ -163,7 +163,7 @@ static fl_status read_tensor(scan *c, fl_str name, fl_safetensor *t)
                        "damaged",
                        c->j.path, name.n, MAX_NAME);
     for (size_t i = 0; i < name.n; i++)
-        if ((unsigned char)name.p[i] < 0x20)
+        if ((unsigned char)name.p[i] < 0x20 || name.p[i] == 0x7f)
             return FL_FAIL(c->j.err, FL_E_FORMAT, 0,
                            "%s: tensor '%.*s' has a control character in its name: the file is "
                            "damaged",

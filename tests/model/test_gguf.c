@@ -215,7 +215,8 @@ static fl_bytes table(uint64_t n, const char *const *name, uint32_t n_dims, cons
 static void tensors_are_refused_in_one_line(void **state)
 {
     (void)state;
-    const char *one[] = {"t"}, *two[] = {"t", "u"}, *same[] = {"t", "t"}, *none[] = {""};
+    const char *one[] = {"t"}, *two[] = {"t", "u"}, *same[] = {"t", "t"}, *none[] = {""},
+               *escape[] = {"t\033[2J"};
     const uint64_t zero[] = {0, 0}, next[] = {0, 512}, overlap[] = {0, 480}, odd[] = {16},
                    far[] = {1024}, huge[] = {1ull << 63};
     const uint64_t empty[] = {32, 0}, negative[] = {32, (uint64_t)-4},
@@ -236,6 +237,7 @@ static void tensors_are_refused_in_one_line(void **state)
         {table(1, one, 1, bytes, 28, zero), "larger than 2^64"},
         {table(1, one, 2, row, 8, zero), "do not divide into blocks of 32 (q8_0)"},
         {table(1, none, 2, ne2, 0, zero), "name of 0 bytes"},
+        {table(1, escape, 2, ne2, 0, zero), "with a control character in it"},
         {table(1, one, 0, ne2, 0, zero), "0 dimensions"},
         {table(1, one, 5, (uint64_t[5]){1, 1, 1, 1, 1}, 0, zero), "5 dimensions"},
     };

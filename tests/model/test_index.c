@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "runtime/base/file.h"
+#include "tests/support/bytes.h"
 #include "tests/support/files.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
@@ -453,6 +454,27 @@ static void damaged_settings_are_refused(void **state)
     }
 }
 
+/* Replaces the first `old` in the header of a safetensors file by a longer text. */
+static void grow_header(const char *path, const char *old, const char *new)
+{
+    fl_err err;
+    char *data;
+    uint64_t n, header;
+    ASSERT_OK(fl_file_load(path, 1 << 28, &data, &n, &err));
+    const char *at = memmem(data, n, old, strlen(old));
+    assert_non_null(at);
+    const size_t before = (size_t)(at - data), behind = before + strlen(old);
+    fl_bytes b = {0};
+    memcpy(&header, data, 8);
+    fl_bytes_u64(&b, header + strlen(new) - strlen(old));
+    fl_bytes_put(&b, data + 8, before - 8);
+    fl_bytes_text(&b, new);
+    fl_bytes_put(&b, data + behind, n - behind);
+    fl_tmp_write(path, b.p, b.n);
+    fl_bytes_free(&b);
+    free(data);
+}
+
 static void damaged_tables_are_refused(void **state)
 {
     (void)state;
@@ -473,6 +495,10 @@ static void damaged_tables_are_refused(void **state)
     char *st = fl_tmp_path(fl_files.folder, "model.safetensors");
     patch(st, "[4,64]", "[8,32]"); /* the first in_proj_a */
     refused(fl_files.folder, FL_E_FORMAT, "has shape [8, 32], expected [4, 64]");
+    /* The same elements as 256 rows of one: the layer's outputs would run over their buffer. */
+    fl_make_safetensors(&m, fl_files.folder);
+    grow_header(st, "[4,64]", "[4,64,1]");
+    refused(fl_files.folder, FL_E_FORMAT, "has shape [4, 64, 1], expected [4, 64]");
     free(st);
 }
 
