@@ -83,8 +83,8 @@ static fl_status check_biases(const fl_sampler_config *c, int64_t n_vocab, fl_er
 fl_status fl_sampler_check(const fl_sampler_config *c, int64_t n_vocab, fl_err *err)
 {
     /* Written so that a NaN fails too. */
-    if (!(c->temp >= 0.0 && c->temp <= 100.0))
-        return FL_FAIL(err, FL_E_ARG, 0, "--temp %g: expected 0 (greedy) to 100", c->temp);
+    if (!(c->temp == 0.0 || (c->temp >= 1e-6 && c->temp <= 100.0)))
+        return FL_FAIL(err, FL_E_ARG, 0, "--temp %g: expected 0 (greedy), or 1e-6 to 100", c->temp);
     if (c->top_k < 0)
         return FL_FAIL(err, FL_E_ARG, 0, "--top-k %lld: expected 0 (off) or more",
                        (long long)c->top_k);

@@ -21,7 +21,7 @@
  * one at a time. confidence: the picked token's softmax probability in the processed distribution
  * (float32), or with raw_confidence in the distribution with only the bans applied. */
 typedef struct fl_sampler_config {
-    double temp;   /* >= 0; 0 = greedy */
+    double temp;   /* 0 = greedy; else 1e-6 to 100 */
     int64_t top_k; /* 0 = off */
     double top_p;  /* 1 = off; (0, 1] */
     double min_p;  /* 0 = off; [0, 1] */
