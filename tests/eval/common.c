@@ -104,8 +104,10 @@ void ev_open(ev_model *m, const char *path, const fl_engine_params *p)
 {
     fl_err err = {0};
     *m = (ev_model){0};
-    if (fl_model_open(&m->model, path, &err) != FL_OK ||
-        fl_engine_open(&m->engine, m->model, p, &err) != FL_OK ||
+    if (fl_model_open(&m->model, path, &err) != FL_OK) ev_die("%s", err.msg);
+    fl_hparams *hp = &m->model->index->hp;
+    if (p->n_ctx > hp->n_ctx_train) hp->n_ctx_train = p->n_ctx;
+    if (fl_engine_open(&m->engine, m->model, p, &err) != FL_OK ||
         fl_engine_load(m->engine, NULL, NULL, &err) != FL_OK ||
         fl_generator_create(&m->gen, m->engine, &err) != FL_OK)
         ev_die("%s", err.msg);

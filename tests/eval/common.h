@@ -31,6 +31,7 @@ typedef struct ev_model {
     fl_generator *gen;
 } ev_model;
 
+/* A context beyond the model's is taken: what is compared there need not make sense. */
 void ev_open(ev_model *m, const char *path, const fl_engine_params *p);
 void ev_close(ev_model *m);
 /* Token ids of a text with added tokens read as such; malloc'ed. */
