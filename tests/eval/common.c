@@ -158,6 +158,7 @@ char *ev_answer(ev_model *m, const char *prompt, fl_gen_mode mode, int64_t max_t
     c.mode = mode;
     c.sampler.temp = 0;
     c.max_tokens = max_tokens;
+    c.draft_always = true;
     c.on_text = collect;
     c.arg = &text;
     if (fl_generate(m->gen, &c, ids, (int64_t)n, result, &err) != FL_OK) ev_die("%s", err.msg);

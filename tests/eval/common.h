@@ -36,7 +36,8 @@ void ev_open(ev_model *m, const char *path, const fl_engine_params *p);
 void ev_close(ev_model *m);
 /* Token ids of a text with added tokens read as such; malloc'ed. */
 int32_t *ev_encode(const ev_model *m, const char *text, size_t *n);
-/* Greedy answer to a rendered prompt; the text is malloc'ed. */
+/* Greedy answer to a rendered prompt; the text is malloc'ed. Speculation drafts in every round, so
+ * counts do not depend on the clock. */
 char *ev_answer(ev_model *m, const char *prompt, fl_gen_mode mode, int64_t max_tokens,
                 fl_gen_result *result);
 /* The part of an answer that a user sees: behind the last </think>, blanks at both ends cut;
