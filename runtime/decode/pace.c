@@ -1,11 +1,5 @@
 #include "runtime/decode/pace.h"
 
-static void average(fl_pace_mean *m, double value)
-{
-    if (m->n < FL_PACE_WINDOW) m->n++;
-    m->value += (value - m->value) / m->n;
-}
-
 void fl_pace_init(fl_pace *p) { *p = (fl_pace){.turn = FL_PACE_STEPS, .next_turn = FL_PACE_TURN}; }
 
 bool fl_pace_wants_step(fl_pace *p)
@@ -15,26 +9,31 @@ bool fl_pace_wants_step(fl_pace *p)
     return true;
 }
 
-void fl_pace_step(fl_pace *p, uint64_t ns) { average(&p->step_ns, (double)ns); }
+void fl_pace_step(fl_pace *p, uint64_t ns)
+{
+    if (p->n_steps < FL_PACE_WINDOW) p->n_steps++;
+    p->step_ns += ((double)ns - p->step_ns) / p->n_steps;
+}
+
+/* AR gets a turn of so many tokens; speculation starts afresh after it. */
+static void give_turn(fl_pace *p, int tokens, int next_turn)
+{
+    p->turn = tokens;
+    p->next_turn = next_turn;
+    p->debt_ns = 0.0;
+    p->rounds = 0;
+}
 
 void fl_pace_round(fl_pace *p, uint64_t ns, int64_t tokens)
 {
-    average(&p->round_ns, (double)ns);
-    average(&p->round_tokens, (double)tokens);
-    /* Means of times and of tokens apart: a mean of quotients would call one round of 1 token and
-     * one of 31 dear. */
-    const bool dear = p->round_ns.value > p->step_ns.value * p->round_tokens.value;
-    p->dear = dear ? p->dear + 1 : 0;
+    const double limit = FL_PACE_DEBT * p->step_ns;
     p->rounds++;
-    if (p->dear < FL_PACE_ROUNDS) {
-        if (p->rounds < FL_PACE_REFRESH) return;
-        p->turn = 1;
-        p->next_turn = FL_PACE_TURN;
-        p->rounds = 0;
-        return;
-    }
-    p->turn = p->next_turn;
-    p->next_turn = 2 * p->next_turn < FL_PACE_LONGEST ? 2 * p->next_turn : FL_PACE_LONGEST;
-    p->dear = p->rounds = 0;
-    p->round_ns = p->round_tokens = (fl_pace_mean){0};
+    p->debt_ns += (double)ns - (double)tokens * p->step_ns;
+    /* Old gains must not pay for a text that has become hard. */
+    if (p->debt_ns < -limit) p->debt_ns = -limit;
+    if (p->debt_ns > limit)
+        give_turn(p, p->next_turn,
+                  2 * p->next_turn < FL_PACE_LONGEST ? 2 * p->next_turn : FL_PACE_LONGEST);
+    else if (p->rounds >= FL_PACE_REFRESH)
+        give_turn(p, 1, FL_PACE_TURN);
 }

@@ -4,33 +4,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Which of AR and speculation goes on, by what a token has cost in each of late. Their text is the
- * same, so the clock may decide. Speculation that is dearer over FL_PACE_ROUNDS rounds gives AR a
- * turn; turns double until speculation has held out for FL_PACE_REFRESH rounds, so drafts that lose
- * cost little, and a text that becomes easier to draft is found out. Private to runtime/decode. */
+/* Which of AR and speculation goes on, by what their tokens have cost of late. Their text is the
+ * same, so the clock may decide. Each round of speculation is set against the time of as many AR
+ * tokens; once it has lost the time of FL_PACE_DEBT AR tokens, on balance, AR gets a turn. Turns
+ * double until speculation has held out for FL_PACE_REFRESH rounds: drafts that lose cost little,
+ * and a text that becomes easier to draft is found out. Private to runtime/decode. */
 
 enum {
-    FL_PACE_ROUNDS = 8,     /* dear rounds in a row before AR takes over ... */
-    FL_PACE_TURN = 32,      /* ... for so many tokens, ... */
-    FL_PACE_LONGEST = 1024, /* ... twice as many each time, up to this */
+    FL_PACE_DEBT = 16,
+    FL_PACE_TURN = 32,      /* AR tokens of the first turn; twice as many each time ... */
+    FL_PACE_LONGEST = 1024, /* ... up to this */
     FL_PACE_STEPS = 2,      /* AR steps at the start: what a token costs there */
     FL_PACE_REFRESH = 64,   /* rounds without a turn after which one AR step looks again */
-    FL_PACE_WINDOW = 10     /* what the averages reach back over */
+    FL_PACE_WINDOW = 10     /* AR tokens that its price is the mean of; then a moving one */
 };
 
-/* Mean of the first FL_PACE_WINDOW values, then a moving one. */
-typedef struct fl_pace_mean {
-    double value;
-    int n;
-} fl_pace_mean;
-
 typedef struct fl_pace {
-    fl_pace_mean step_ns;                /* of one AR token */
-    fl_pace_mean round_ns, round_tokens; /* of a round; their quotient is its price of a token */
-    int dear;                            /* rounds in a row whose price was above AR's */
-    int turn;                            /* AR tokens still to come */
-    int next_turn;                       /* AR tokens of the next one */
-    int rounds;                          /* since AR's price was last looked at */
+    double step_ns; /* of one AR token */
+    int n_steps;
+    double debt_ns; /* what speculation has lost since AR's last turn; gains count as much */
+    int turn;       /* AR tokens still to come */
+    int next_turn;  /* of the next one */
+    int rounds;     /* since AR's last turn */
 } fl_pace;
 
 void fl_pace_init(fl_pace *p);
