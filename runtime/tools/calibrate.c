@@ -33,10 +33,11 @@ static void print_mode(const fl_measured *m, fl_gen_mode mode)
     const fl_measured_mode *t = &m->mode[mode];
     if (t->tokens == 0) return;
     printf("  %-5s %8.1f tokens/s, %5.2f tokens per pass", fl_gen_mode_name(mode),
-           fl_measured_rate(m, mode), (double)t->tokens / (double)(t->passes ? t->passes : 1));
+           fl_measured_rate(m, mode), (double)t->tokens / (double)fl_measured_passes(t));
     if (t->drafted > 0)
         printf(", %" PRId64 " of %" PRId64 " drafted tokens right", t->accepted, t->drafted);
-    if (t->blocks > 0) printf(", %.1f passes per block", (double)t->passes / (double)t->blocks);
+    if (t->blocks > 0)
+        printf(", %.1f passes per block", (double)fl_measured_passes(t) / (double)t->blocks);
     putchar('\n');
 }
 

@@ -21,8 +21,7 @@ static const char *const requests[] = {
 enum {
     N_REQUESTS = sizeof requests / sizeof *requests,
     MAX_TOKENS = 64, /* of an answer */
-    ROUNDS = 2,      /* each answer is generated so often in each mode */
-    TRIES = 4,       /* of a pass */
+    TRIES = 6,       /* of a pass */
     BEFORE = 32      /* tokens in front of it */
 };
 
@@ -82,32 +81,29 @@ static fl_status answer(measurement *m, int request, fl_gen_mode mode, fl_gen_re
     return fl_generate(m->g, &c, m->prompt[request], (int64_t)m->n_prompt[request], r, err);
 }
 
-static void count(fl_measured_mode *t, const fl_gen_result *r, double seconds)
+static void count(fl_measured_mode *t, const fl_gen_result *r)
 {
     t->tokens += r->n_generated;
-    t->seconds += seconds;
-    t->passes += r->clean_passes + r->held_passes + r->denoise_passes;
+    t->steps += r->clean_passes;
+    t->block_passes += r->denoise_passes - r->fused_passes;
+    t->fused_passes += r->fused_passes;
+    t->held_passes += r->held_passes;
     t->blocks += r->blocks;
     t->drafted += r->drafted;
     t->accepted += r->accepted;
 }
 
-/* One request in every mode, the modes in turns. */
 static fl_status answer_all(measurement *m, int request, int64_t room, fl_err *err)
 {
-    double least[FL_GEN_MODES] = {0};
-    fl_gen_result r[FL_GEN_MODES];
-    for (int round = 0; round < ROUNDS && (round == 0 || !out_of_time(m)); round++)
-        for (int mode = FL_GEN_AR; mode < FL_GEN_MODES; mode++) {
-            if (mode == FL_GEN_BLOCK && !m->c->block) continue;
-            FL_TRY(answer(m, request, (fl_gen_mode)mode, &r[mode], err));
-            if (round == 0 || r[mode].decode_s < least[mode]) least[mode] = r[mode].decode_s;
-            if (round > 0 || mode != FL_GEN_AR) continue;
-            keep_text(m, m->prompt[request], (int64_t)m->n_prompt[request], room);
-            keep_text(m, r[mode].ids, r[mode].n_generated, room);
-        }
-    for (int mode = FL_GEN_AR; mode < FL_GEN_MODES; mode++)
-        if (least[mode] > 0.0) count(&m->out->mode[mode], &r[mode], least[mode]);
+    for (int mode = FL_GEN_AR; mode < FL_GEN_MODES; mode++) {
+        fl_gen_result r;
+        if (mode == FL_GEN_BLOCK && !m->c->block) continue;
+        FL_TRY(answer(m, request, (fl_gen_mode)mode, &r, err));
+        count(&m->out->mode[mode], &r);
+        if (mode != FL_GEN_AR) continue;
+        keep_text(m, m->prompt[request], (int64_t)m->n_prompt[request], room);
+        keep_text(m, r.ids, r.n_generated, room);
+    }
     m->out->n_requests++;
     return FL_OK;
 }
@@ -141,40 +137,53 @@ static fl_status run_pass(measurement *m, pass kind, const int32_t *x, int rows,
     return fl_forward_logits(e, row, n_logits, &logits, err);
 }
 
-/* The least of some tries, each behind the same beginning and on another part of the text. */
-static fl_status time_pass(measurement *m, pass kind, int rows, fl_err *err)
+static void list_pass(fl_measured *out, pass kind, int rows)
 {
     static const char *const name[] = {"step", "block", "fused", "held", "prefill"};
+    out->pass[out->n_passes++] = (fl_measured_pass){name[kind], rows, 0.0};
+}
+
+/* Try `number` of a pass behind the same beginning, each on another part of the text. */
+static fl_status try_pass(measurement *m, pass kind, int rows, int number, fl_measured_pass *out,
+                          fl_err *err)
+{
     const int before = kind == PASS_PREFILL ? 0 : BEFORE;
-    double least = 0.0;
-    char part[64];
-    snprintf(part, sizeof part, "%s passes of %d rows", name[kind], rows);
-    tell(m, part);
-    for (int i = 0; i < TRIES && (i == 0 || !out_of_time(m)); i++) {
-        const int32_t *x = m->text + before + (m->n_text - before - rows) * i / TRIES;
-        fl_state_reset(&m->e->state);
-        if (before > 0) FL_TRY(fl_forward_clean(m->e, m->text, before, err));
-        const uint64_t t0 = fl_clock_ns();
-        FL_TRY(run_pass(m, kind, x, rows, err));
-        const double s = seconds_since(t0);
-        if (i == 0 || s < least) least = s;
-    }
-    m->out->pass[m->out->n_passes++] =
-        (fl_measured_pass){name[kind], kind == PASS_FUSED ? 2 * rows : rows, least};
+    const int32_t *x = m->text + before + (m->n_text - before - rows) * number / TRIES;
+    fl_state_reset(&m->e->state);
+    if (before > 0) FL_TRY(fl_forward_clean(m->e, m->text, before, err));
+    const uint64_t t0 = fl_clock_ns();
+    FL_TRY(run_pass(m, kind, x, rows, err));
+    const double s = seconds_since(t0);
+    if (number == 0 || s < out->seconds) out->seconds = s;
     return FL_OK;
 }
 
+/* All kinds in turns, so that what else the machine does meets them all. */
 static fl_status time_passes(measurement *m, fl_err *err)
 {
+    fl_measured *out = m->out;
     const fl_clover *sw = &m->c->gen->clover;
-    FL_TRY(time_pass(m, PASS_STEP, 1, err));
-    if (sw->has_blocks) {
-        FL_TRY(time_pass(m, PASS_BLOCK, sw->block_size, err));
-        FL_TRY(time_pass(m, PASS_FUSED, sw->block_size, err));
+    pass kind[FL_MEASURE_PASSES];
+    kind[out->n_passes] = PASS_STEP;
+    list_pass(out, PASS_STEP, 1);
+    for (int k = PASS_BLOCK; k <= PASS_FUSED && sw->has_blocks; k++) {
+        kind[out->n_passes] = (pass)k;
+        list_pass(out, (pass)k, sw->block_size);
     }
-    for (int rows = 2; rows <= m->e->params.held_rows; rows *= 2)
-        FL_TRY(time_pass(m, PASS_HELD, rows, err));
-    return time_pass(m, PASS_PREFILL, (int)m->e->params.chunk, err);
+    for (int rows = 2; rows <= m->e->params.held_rows; rows *= 2) {
+        kind[out->n_passes] = PASS_HELD;
+        list_pass(out, PASS_HELD, rows);
+    }
+    kind[out->n_passes] = PASS_PREFILL;
+    list_pass(out, PASS_PREFILL, (int)m->e->params.chunk);
+    for (int number = 0; number < TRIES && (number == 0 || !out_of_time(m)); number++) {
+        char part[64];
+        snprintf(part, sizeof part, "passes, try %d of %d", number + 1, TRIES);
+        tell(m, part);
+        for (int i = 0; i < out->n_passes; i++)
+            FL_TRY(try_pass(m, kind[i], out->pass[i].rows, number, &out->pass[i], err));
+    }
+    return FL_OK;
 }
 
 /* ---- all of it ---- */
@@ -214,21 +223,54 @@ out:
     return st;
 }
 
+/* ---- what follows from it ---- */
+
+int64_t fl_measured_passes(const fl_measured_mode *t)
+{
+    return t->steps + t->block_passes + t->fused_passes + t->held_passes;
+}
+
+/* Seconds of a pass of so many rows: between two measured ones of its kind on the line through
+ * them. */
+static double pass_seconds(const fl_measured *m, const char *kind, double rows)
+{
+    const fl_measured_pass *below = NULL;
+    for (int i = 0; i < m->n_passes; i++) {
+        const fl_measured_pass *p = &m->pass[i];
+        if (strcmp(p->kind, kind) != 0) continue;
+        if (rows <= p->rows && !below) return p->seconds;
+        if (rows <= p->rows)
+            return below->seconds +
+                   (p->seconds - below->seconds) * (rows - below->rows) / (p->rows - below->rows);
+        below = p;
+    }
+    return below ? below->seconds : 0.0;
+}
+
 double fl_measured_rate(const fl_measured *m, fl_gen_mode mode)
 {
     const fl_measured_mode *t = &m->mode[mode];
-    return t->seconds > 0.0 ? (double)t->tokens / t->seconds : 0.0;
+    double s = (double)t->steps * pass_seconds(m, "step", 1) +
+               (double)t->block_passes * pass_seconds(m, "block", 1) +
+               (double)t->fused_passes * pass_seconds(m, "fused", 1);
+    if (t->held_passes > 0) {
+        const double n = (double)t->held_passes;
+        s += n * pass_seconds(m, "held", 1.0 + (double)t->drafted / n);
+    }
+    return s > 0.0 ? (double)t->tokens / s : 0.0;
 }
 
 static fl_json *mode_json(const fl_measured_mode *t)
 {
     fl_json *j = fl_json_new_object();
     fl_json_set_int(j, "tokens", t->tokens);
-    fl_json_set_int(j, "passes", t->passes);
-    fl_json_set_num(j, "seconds", t->seconds);
+    fl_json_set_int(j, "passes", fl_measured_passes(t));
     if (t->blocks > 0) fl_json_set_int(j, "blocks", t->blocks);
-    if (t->drafted > 0) fl_json_set_int(j, "drafted", t->drafted);
-    if (t->drafted > 0) fl_json_set_int(j, "accepted", t->accepted);
+    if (t->held_passes > 0) {
+        fl_json_set_int(j, "drafts", t->held_passes);
+        fl_json_set_int(j, "drafted", t->drafted);
+        fl_json_set_int(j, "accepted", t->accepted);
+    }
     return j;
 }
 

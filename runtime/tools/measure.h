@@ -3,21 +3,20 @@
 
 #include "runtime/decode/generate.h"
 
-/* How fast a loaded model is here: each kind of pass by itself, and each way of decoding on a few
- * bundled requests. Seconds are the least of some tries, so that other work on the machine counts
- * as little as it can. */
+/* How fast a loaded model is here: what each kind of pass takes, and how many passes of each kind
+ * the ways of decoding want for a few bundled requests. A pass takes the least of some tries, so
+ * that other work on the machine counts as little as it can; counts are the same each time. */
 
 typedef struct fl_measured_mode {
     int64_t tokens; /* generated; 0: the mode was not measured */
-    double seconds; /* from the end of the prefill on */
-    int64_t passes; /* clean, held, denoise; a fused one is one */
+    int64_t steps, block_passes, fused_passes, held_passes;
     int64_t blocks, drafted, accepted;
 } fl_measured_mode;
 
 /* With the logits that decoding takes from it. */
 typedef struct fl_measured_pass {
     const char *kind; /* "step" (one AR token), "block", "fused", "held", "prefill" */
-    int rows;
+    int rows;         /* fused: clean rows, and masked rows beside them */
     double seconds;
 } fl_measured_pass;
 
@@ -33,7 +32,7 @@ typedef struct fl_measure_config {
     const fl_gen_config *gen; /* mode and max_tokens are the measurement's own */
     bool think;
     bool block;     /* measure block mode too: far from earned it takes a pass for each token */
-    double seconds; /* no further request or repetition is begun after so long */
+    double seconds; /* no further request, and no further try of passes, is begun after so long */
     /* Called before each part; may be NULL. */
     void (*progress)(void *arg, const char *part);
     void *arg;
@@ -47,7 +46,8 @@ FL_CHECKED fl_status fl_measure(fl_engine *e, fl_generator *g, const fl_measure_
 
 /* As an entry of the stored rates (rates.h). */
 fl_json *fl_measured_json(const fl_measured *m);
-/* Tokens per second of a mode; 0 when it was not measured. */
+/* Tokens per second of a mode by its passes and what they take; 0 when it was not measured. */
 double fl_measured_rate(const fl_measured *m, fl_gen_mode mode);
+int64_t fl_measured_passes(const fl_measured_mode *t);
 
 #endif

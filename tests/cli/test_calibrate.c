@@ -92,7 +92,7 @@ static void check_passes(const fl_json *passes)
 {
     static const char *const kinds[] = {"step", "block", "fused", "held",   "held",
                                         "held", "held",  "held",  "prefill"};
-    static const int rows[] = {1, 32, 64, 2, 4, 8, 16, 32, 300};
+    static const int rows[] = {1, 32, 32, 2, 4, 8, 16, 32, 300};
     assert_int_equal(fl_json_size(passes), sizeof rows / sizeof *rows);
     for (size_t i = 0; i < fl_json_size(passes); i++) {
         const fl_json *p = fl_json_at(passes, i);
