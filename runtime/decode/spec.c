@@ -76,13 +76,20 @@ static fl_status step(spec_run *r, bool *over, fl_err *err)
     return FL_OK;
 }
 
+/* Drafts that are accepted by ratio give another text than AR's steps: there the clock must not
+ * have a say. */
+static bool may_take_turns(const fl_gen_config *c)
+{
+    return !c->draft_always && !fl_drafts_by_ratio(c);
+}
+
 static fl_status round_or_step(spec_run *r, bool *over, fl_err *err)
 {
     int32_t *x = r->view.g->block;
     const uint64_t t0 = fl_clock_ns();
     const int64_t before = r->view.out->n_generated;
     int n = 1;
-    if (!r->view.c->draft_always && fl_pace_wants_step(&r->pace)) return step(r, over, err);
+    if (may_take_turns(r->view.c) && fl_pace_wants_step(&r->pace)) return step(r, over, err);
     FL_TRY(draft(r, x, &n, err));
     if (n < 2) return step(r, over, err);
     FL_TRY(verify(r, x, n, over, err));

@@ -127,12 +127,30 @@ static void test_turns(void **state)
     assert_true(sum.clean_passes >= 2);
 }
 
+/* Accepted by ratio the text is not AR's, so AR gets no turn, whatever the clock says. */
+static void test_drafts_by_ratio_take_no_turns(void **state)
+{
+    (void)state;
+    int32_t free_to[TOKENS], always[TOKENS];
+    fl_gen_result r;
+    fl_gen_config c = config();
+    c.mode = FL_GEN_SPEC;
+    c.sampler.temp = 0.8;
+    c.ignore_eos = c.draft_ratio = true;
+    generate(questions[0], &c, always, &r);
+    c.draft_always = false;
+    generate(questions[0], &c, free_to, &r);
+    assert_int_equal(r.clean_passes, 0);
+    assert_memory_equal(free_to, always, sizeof always);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_sampled_with_every_kind_of_draft),
         cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_drafts_by_ratio_take_no_turns),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
