@@ -179,10 +179,13 @@ static void check_kind(ev_model *m, const ev_set *set, const fl_mode_facts *fact
             set->item[i].think == kinds[kind].think)
             prompt[n++] = set->item[i].prompt;
     for (int round = 0; round < rounds; round++)
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n; i++) {
+            best reading = {0};
+            answer(m, facts, FL_GEN_AR, prompt[i], &reading); /* else the first mode pays for it */
             for (int mode = FL_GEN_AUTO; mode < FL_GEN_MODES; mode++)
                 if (allowed(m, facts, mode))
                     answer(m, facts, (fl_gen_mode)mode, prompt[i], &b[i][mode]);
+        }
     double rate[FL_GEN_MODES] = {0}, top = 0;
     printf("%-30s", kinds[kind].name);
     for (int mode = FL_GEN_AUTO; mode < FL_GEN_MODES; mode++) {

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# Quantizes clover-tiny, then measures it: no held-out prompt is in the training set, right answers
-# and tokens per forward pass, the same text for every placement, threads and chunk.
-# usage: tests/eval/run.sh BUILD_DIR [all]      all: the loss by rounding, by the type of the
-#                                               KV cache and the figures for option H too
-#                                               (quant/FORMAT.md)
+# Quantizes clover-tiny, then measures it.
+# usage: tests/eval/run.sh BUILD_DIR [PART]      PART:
+#   modes        right answers, tokens per pass and speed of each mode; experts that passes share
+#   invariance   the same text for every placement, threads and chunk
+#   speculation  the same 1,000 tokens from AR and speculation
+#   auto         the same text under load, and speed beside the best mode
+#   loss         by rounding, by the type of the KV cache, and the figures for option H
+#                (quant/FORMAT.md)
+#   all          all of these; without PART all but loss
 set -u
 b=$1
 model=tests/clover_tiny/model prompts=tests/clover_tiny/heldout.jsonl q4=build/clover-tiny-q4.gguf
@@ -20,12 +24,24 @@ quiet_step() {
     echo "== $*"
     "$@" 2>"$b/step.log" || { failed=$((failed + 1)); cat "$b/step.log"; echo "== failed: $1"; }
 }
-step python3 tests/clover_tiny/check_heldout.py
+part=${2:-default}
+wanted() { [ "$part" = "$1" ] || [ "$part" = all ] || { [ "$part" = default ] && [ "$1" != loss ]; }; }
+case $part in
+modes | invariance | speculation | auto | loss | all | default) ;;
+*) echo "$part: no such part"; exit 2 ;;
+esac
+
 "$b/fourleaf" quantize "$model" "$q4" 2>"$b/quantize.log" || { cat "$b/quantize.log"; exit 1; }
 tail -n 1 "$b/quantize.log"
-step "$b/tests/eval/heldout" "$model" "$q4" "$prompts"
-step "$b/tests/eval/invariance" "$q4" "$prompts"
-if [ "${2:-}" = all ]; then
+if wanted modes; then
+    step python3 tests/clover_tiny/check_heldout.py # no held-out prompt is in the training set
+    step "$b/tests/eval/heldout" "$model" "$q4" "$prompts"
+    step "$b/tests/eval/routing" tests/clover_tiny/traces/128e
+fi
+wanted invariance && step "$b/tests/eval/invariance" "$q4" "$prompts"
+wanted speculation && quiet_step "$b/tests/eval/speculation" "$model" "$prompts"
+wanted auto && quiet_step "$b/tests/eval/auto" "$q4" "$prompts"
+if wanted loss; then
     quiet_step "$b/tests/eval/quant_loss" "$model" "$prompts" "$b"
     quiet_step "$b/tests/eval/kv_loss" "$model" "$prompts"
     quiet_step "$b/tests/eval/option_h" "$model" "$prompts" "$b"
