@@ -25,6 +25,7 @@ typedef struct fl_plan_input {
     fl_plan_item item[FL_PLAN_MAX_ITEMS];
     int n_items;
     int n_layer, n_expert, top_k;
+    bool last_is_mtp;             /* the last layer is the MTP block's, for the table */
     const uint64_t *expert_bytes; /* [n_layer * n_expert]: bytes of one expert (all its parts,
                                      each rounded up to 64); 0 in a layer that has no experts */
     uint64_t file_bytes;          /* of the whole model, for the table */

@@ -25,7 +25,7 @@ bool fl_plan_next_run(const fl_plan *p, int *layer, fl_plan_run *run)
 {
     if (*layer >= p->in.n_layer) return false;
     *run = describe(p, (*layer)++);
-    for (; *layer < p->in.n_layer; run->last = (*layer)++) {
+    for (; *layer < p->in.n_layer - p->in.last_is_mtp; run->last = (*layer)++) {
         const fl_plan_run r = describe(p, *layer);
         if (r.experts != run->experts || r.resident != run->resident ||
             r.expert_bytes != run->expert_bytes)
@@ -70,13 +70,20 @@ static void print_row(FILE *f, const char *name, uint64_t bytes)
     fprintf(f, "  %-28s %12.1f MiB", name, mib(bytes));
 }
 
+static bool is_mtp(const fl_plan *p, const fl_plan_run *r)
+{
+    return p->in.last_is_mtp && r->first == p->in.n_layer - 1;
+}
+
 static void print_layers(FILE *f, const fl_plan *p)
 {
     fl_plan_run r;
     for (int layer = 0; fl_plan_next_run(p, &layer, &r);) {
         char name[48];
         if (!r.experts) continue;
-        if (r.first == r.last)
+        if (is_mtp(p, &r))
+            snprintf(name, sizeof name, "  MTP block");
+        else if (r.first == r.last)
             snprintf(name, sizeof name, "  layer %d", r.first);
         else
             snprintf(name, sizeof name, "  layers %d to %d", r.first, r.last);
@@ -193,6 +200,7 @@ static fl_json *experts_json(const fl_plan *p)
         fl_json *l = fl_json_new_object();
         fl_json_set_int(l, "first", r.first);
         fl_json_set_int(l, "last", r.last);
+        if (is_mtp(p, &r)) fl_json_set_bool(l, "mtp", true);
         fl_json_set_int(l, "experts", r.experts);
         fl_json_set_int(l, "resident", r.resident);
         set_bytes(l, "expert_bytes", r.expert_bytes);

@@ -3,8 +3,9 @@
 #include <string.h>
 
 enum {
-    NGRAM = 3,      /* tokens that must repeat */
-    NGRAM_DRAFT = 8 /* tokens taken from behind the earlier place */
+    NGRAM = 3,       /* tokens that must repeat */
+    NGRAM_DRAFT = 8, /* tokens taken from behind the earlier place */
+    MTP_DRAFT = 4    /* steps of the MTP block, which was trained for one */
 };
 
 /* ---- from the text so far ---- */
@@ -109,9 +110,30 @@ static fl_status draft_from_masks(const fl_draft_view *v, int32_t *x, int max, i
     return FL_OK;
 }
 
-const fl_draft_source *fl_draft_choose(const fl_gen_config *c)
+/* ---- from the MTP block ---- */
+
+/* A token per step, up to the first one that is not sure enough; one at least. */
+static fl_status draft_from_mtp(const fl_draft_view *v, int32_t *x, int max, int *n_x, fl_err *err)
+{
+    fl_generator *g = v->g;
+    const float *logits = NULL;
+    if (max > MTP_DRAFT + 1) max = MTP_DRAFT + 1;
+    for (*n_x = 1; *n_x < max; (*n_x)++) {
+        const int step = *n_x - 1;
+        FL_TRY(fl_forward_draft(g->engine, x[step], step, &logits, err));
+        v->out->draft_steps++;
+        g->pos[0] = g->engine->state.n + step + 1;
+        pick_drafts(g, v->c, logits, 1);
+        if (step > 0 && g->picks[0].confidence < v->c->draft_min) break;
+        x[step + 1] = g->picks[0].token;
+    }
+    return FL_OK;
+}
+
+const fl_draft_source *fl_draft_choose(const fl_gen_config *c, const fl_engine *e)
 {
     static const fl_draft_source masks = {"masks", draft_from_masks};
     static const fl_draft_source text = {"the text so far", draft_from_text};
-    return c->clover.has_blocks ? &masks : &text;
+    static const fl_draft_source mtp = {"the MTP block", draft_from_mtp};
+    return c->clover.has_blocks ? &masks : e->params.mtp ? &mtp : &text;
 }

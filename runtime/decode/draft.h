@@ -7,7 +7,7 @@
  * the text. Private to runtime/decode. */
 
 /* What a source may look at; nothing of it changes but the generator's rows, pos and picks, and
- * the count of denoise passes. */
+ * the counts of denoise passes and of draft steps. */
 typedef struct fl_draft_view {
     fl_generator *g;
     const fl_gen_config *c;
@@ -29,7 +29,8 @@ static inline bool fl_drafts_by_ratio(const fl_gen_config *c)
     return c->draft_ratio && c->sampler.temp > 0.0;
 }
 
-/* Block passes over masks where the model knows masks, else the text so far. */
-const fl_draft_source *fl_draft_choose(const fl_gen_config *c);
+/* Block passes over masks where the model knows masks, else the MTP block where the engine has
+ * loaded it, else the text so far. */
+const fl_draft_source *fl_draft_choose(const fl_gen_config *c, const fl_engine *e);
 
 #endif

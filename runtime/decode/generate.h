@@ -72,6 +72,7 @@ typedef struct fl_gen_result {
     int64_t clean_passes;      /* after the prompt: AR steps or block commits on their own */
     int64_t held_passes;       /* verifications of a draft */
     int64_t drafted, accepted; /* tokens of those drafts, and how many were right */
+    int64_t draft_steps;       /* of the MTP block, a token each */
     const char *draft_source;  /* where they came from; NULL without speculation */
     int64_t denoise_passes;    /* block passes, the fused ones included */
     int64_t fused_passes;      /* of these: with the commit of the block before in the same pass */

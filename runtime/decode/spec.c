@@ -100,7 +100,7 @@ static fl_status round_or_step(spec_run *r, bool *over, fl_err *err)
 fl_status fl_loop_spec(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
                        int64_t n_prompt, fl_gen_result *out, fl_err *err)
 {
-    spec_run r = {.view = {g, c, out, prompt, n_prompt}, .source = fl_draft_choose(c)};
+    spec_run r = {.view = {g, c, out, prompt, n_prompt}, .source = fl_draft_choose(c, g->engine)};
     int32_t first = 0;
     out->draft_source = r.source->name;
     fl_pace_init(&r.pace);

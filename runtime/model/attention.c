@@ -7,7 +7,7 @@ void fl_rope_prepare(const fl_pass *p)
 {
     const int half = p->hp->rot_dim / 2;
     for (int t = 0; t < p->n_rows; t++) {
-        const double pos = (double)(p->state->n + t);
+        const double pos = (double)(p->at + t);
         for (int j = 0; j < half; j++) {
             double s, c;
             fl_law_sincos64(pos * p->buf->rope_freq[j], &s, &c);
@@ -38,10 +38,30 @@ typedef struct attn_run {
     const fl_pass *p;
     const fl_layer_weights *w;
     int layer;
+    int first; /* row of task 0 */
 } attn_run;
 
-/* Norms and rotates the heads of one row and puts its keys and values into the cache. The softmax
+/* Norms and rotates the keys of one row and puts them and its values into the cache. The softmax
  * would turn an infinite key into a weight, so the row's values carry it on as a NaN. */
+static void keys_task(void *arg, int i, int worker)
+{
+    const attn_run *r = arg;
+    const fl_hparams *hp = r->p->hp;
+    const fl_attn_buffers *b = &r->p->buf->attn;
+    const int hd = hp->head_dim, half = hp->rot_dim / 2, t = r->first + i;
+    const float *c = r->p->buf->rope_cos + t * half, *s = r->p->buf->rope_sin + t * half;
+    float *k = b->k + (int64_t)t * r->p->state->kv_row;
+    float *v = b->v + (int64_t)t * r->p->state->kv_row;
+    (void)worker;
+    for (int h = 0; h < hp->n_head_kv; h++) {
+        r->p->exec->k.rmsnorm(k + h * hd, r->w->k_norm, hd, hp->eps, k + h * hd);
+        rotate(k + h * hd, c, s, half);
+        if (!all_finite(k + h * hd, hd)) v[h * hd] = NAN;
+    }
+    fl_state_put_kv(r->p->state, r->layer, r->p->at + t, k, v);
+}
+
+/* The same, and the queries of the row. */
 static void head_task(void *arg, int t, int worker)
 {
     const attn_run *r = arg;
@@ -50,20 +70,12 @@ static void head_task(void *arg, int t, int worker)
     const fl_kernels *kern = &r->p->exec->k;
     const int hd = hp->head_dim, half = hp->rot_dim / 2;
     const float *c = r->p->buf->rope_cos + t * half, *s = r->p->buf->rope_sin + t * half;
-    (void)worker;
     for (int h = 0; h < hp->n_head; h++) {
         float *q = b->q + ((int64_t)t * hp->n_head + h) * hd;
         kern->rmsnorm(b->qg + ((int64_t)t * hp->n_head + h) * 2 * hd, r->w->q_norm, hd, hp->eps, q);
         rotate(q, c, s, half);
     }
-    float *k = b->k + (int64_t)t * r->p->state->kv_row;
-    float *v = b->v + (int64_t)t * r->p->state->kv_row;
-    for (int h = 0; h < hp->n_head_kv; h++) {
-        kern->rmsnorm(k + h * hd, r->w->k_norm, hd, hp->eps, k + h * hd);
-        rotate(k + h * hd, c, s, half);
-        if (!all_finite(k + h * hd, hd)) v[h * hd] = NAN;
-    }
-    fl_state_put_kv(r->p->state, r->layer, r->p->state->n + t, k, v);
+    keys_task(arg, t, worker);
 }
 
 /* One row and one key-value head: all query heads that share it, then their gates. */
@@ -77,7 +89,11 @@ static void attend_task(void *arg, int task, int worker)
     /* Late rows see the most keys; they go first so that the pool ends evenly. */
     const int t = r->p->n_rows - 1 - task / hp->n_head_kv, kv = task % hp->n_head_kv;
     const int64_t at = ((int64_t)t * hp->n_head + (int64_t)kv * group) * hd;
-    const uint64_t head_at = fl_type_row_bytes(st->kv_type, (uint64_t)(kv * hd));
+    const uint64_t row = fl_state_kv_row_bytes(st);
+    /* Row 0 of the MTP block's cache is not used. */
+    const int64_t skip = r->layer == hp->n_layer;
+    const uint64_t head_at =
+        (uint64_t)skip * row + fl_type_row_bytes(st->kv_type, (uint64_t)(kv * hd));
     (void)worker;
     const fl_attn_args a = {.q = b->q + at,
                             .n_q = group,
@@ -86,8 +102,8 @@ static void attend_task(void *arg, int task, int worker)
                             .v = (const uint8_t *)st->v[r->layer] + head_at,
                             .kv_stride = st->kv_row,
                             .kv_type = st->kv_type,
-                            .n_keys =
-                                st->n + (t < r->p->n_write || r->p->held ? t + 1 : r->p->n_rows),
+                            .n_keys = r->p->at - skip +
+                                      (t < r->p->n_write || r->p->held ? t + 1 : r->p->n_rows),
                             .scale = 1.0f / sqrtf((float)hd),
                             .out = b->out + at};
     r->p->exec->k.attention(&a);
@@ -99,12 +115,27 @@ static void attend_task(void *arg, int task, int worker)
     }
 }
 
+void fl_attention_keys(const fl_pass *p, int layer, int first, int n)
+{
+    const fl_layer_weights *w = &p->weights->layer[layer];
+    const int64_t d = p->hp->d_model, row = p->state->kv_row;
+    float *k = p->buf->attn.k + first * row, *v = p->buf->attn.v + first * row;
+    attn_run r = {p, w, layer, first};
+    fl_rows in = {.x = p->buf->xn + first * d, .ld = d, .cols = d, .n = n};
+    const fl_linear_job proj[] = {{&w->k, k, w->k.rows}, {&w->v, v, w->v.rows}};
+    if (fl_rows_prepare(p->exec, &in, p->buf->act, proj, 2))
+        fl_linear_run(p->exec, proj, 2, &in);
+    else
+        for (int64_t i = 0; i < n * row; i++) k[i] = v[i] = NAN;
+    fl_pool_run(p->exec->pool, keys_task, &r, n);
+}
+
 fl_status fl_attention_forward(const fl_pass *p, int layer, fl_err *err)
 {
     const fl_layer_weights *w = &p->weights->layer[layer];
     const fl_hparams *hp = p->hp;
     fl_buffers *b = p->buf;
-    attn_run r = {p, w, layer};
+    attn_run r = {p, w, layer, 0};
 
     fl_rows in = {.x = b->xn, .ld = hp->d_model, .cols = hp->d_model, .n = p->n_rows};
     const fl_linear_job proj[] = {{&w->q, b->attn.qg, w->q.rows},

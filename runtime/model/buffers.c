@@ -12,8 +12,10 @@ static fl_act *take_act(fl_arena *a, int64_t rows, int64_t cols)
     return FL_TAKE(a, fl_act, rows * ((cols + 255) / 256));
 }
 
-static void lay_attn(fl_attn_buffers *b, const fl_hparams *hp, int64_t rows, fl_arena *a)
+static void lay_attn(fl_attn_buffers *b, const fl_hparams *hp, const fl_buffers_shape *s,
+                     fl_arena *a)
 {
+    const int64_t rows = s->max_rows;
     const int64_t q = (int64_t)hp->n_head * hp->head_dim;
     const int64_t kv = (int64_t)hp->n_head_kv * hp->head_dim;
     b->qg = FL_TAKE(a, float, rows * 2 * q);
@@ -21,6 +23,7 @@ static void lay_attn(fl_attn_buffers *b, const fl_hparams *hp, int64_t rows, fl_
     b->v = FL_TAKE(a, float, (rows * kv));
     b->q = FL_TAKE(a, float, (rows * q));
     b->out = FL_TAKE(a, float, (rows * q));
+    b->mtp = s->mtp ? FL_TAKE(a, float, rows * 2 * hp->d_model) : NULL;
 }
 
 static void lay_gdn(fl_gdn_buffers *b, const fl_hparams *hp, const fl_buffers_shape *s, fl_arena *a)
@@ -79,7 +82,7 @@ static void lay_overlapping(fl_buffers *b, const fl_hparams *hp, const fl_buffer
 {
     const uint64_t mark = a->used;
     uint64_t end = mark;
-    lay_attn(&b->attn, hp, s->max_rows, a);
+    lay_attn(&b->attn, hp, s, a);
     end = end > a->used ? end : a->used;
     a->used = mark;
     lay_gdn(&b->gdn, hp, s, a);
@@ -95,6 +98,7 @@ static void lay_out(fl_buffers *b, const fl_hparams *hp, const fl_buffers_shape 
     int64_t cols = max64(d, (int64_t)hp->n_head * hp->head_dim);
     cols = max64(cols, (int64_t)hp->gdn_v_heads * hp->gdn_dim);
     cols = max64(cols, hp->d_ff_shared);
+    if (s->mtp) cols = max64(cols, 2 * d);
     b->max_rows = t;
     b->max_block = r;
     b->x = FL_TAKE(a, float, (t * d));
@@ -111,6 +115,7 @@ static void lay_out(fl_buffers *b, const fl_hparams *hp, const fl_buffers_shape 
     b->head_x = FL_TAKE(a, float, (r * d));
     b->head_q = take_act(a, r, d);
     b->logits = FL_TAKE(a, float, r * hp->n_vocab);
+    b->mtp_h = s->mtp ? FL_TAKE(a, float, d) : NULL;
 }
 
 uint64_t fl_buffers_bytes(const fl_index *ix, const fl_buffers_shape *shape)

@@ -14,6 +14,7 @@ typedef struct fl_attn_buffers {
     float *k, *v; /* [T][n_head_kv][head_dim] */
     float *q;     /* [T][n_head][head_dim] normed, rotated */
     float *out;   /* [T][n_head][head_dim] */
+    float *mtp;   /* [T][2 d_model] the MTP block's input: embedding | hidden; NULL without it */
 } fl_attn_buffers;
 
 typedef struct fl_gdn_buffers {
@@ -72,6 +73,7 @@ typedef struct fl_buffers {
     float *head_x;  /* [R][d_model] */
     fl_act *head_q; /* [R][d_model / 256] */
     float *logits;  /* [R][n_vocab] */
+    float *mtp_h;   /* [d_model] the MTP block's normed output; NULL without it */
 } fl_buffers;
 
 /* What the sizes depend on beside the model. */
@@ -79,6 +81,7 @@ typedef struct fl_buffers_shape {
     int64_t max_rows, max_block;
     int n_threads;
     bool float_experts; /* some expert product reads float rows */
+    bool mtp;           /* the MTP block runs */
 } fl_buffers_shape;
 
 uint64_t fl_buffers_bytes(const fl_index *ix, const fl_buffers_shape *shape);

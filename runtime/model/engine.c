@@ -53,6 +53,10 @@ static fl_status resolve(fl_engine_params *p, const fl_index *ix, fl_err *err)
     if (p->held_rows < 0 || p->held_rows > p->block_size)
         return FL_FAIL(err, FL_E_ARG, 0, "held passes of %d rows: expected 0 to %d", p->held_rows,
                        p->block_size);
+    if (p->mtp && ix->hp.n_mtp == 0)
+        return FL_FAIL(err, FL_E_ARG, 0, "the file has no MTP block to draft with");
+    if (p->mtp && p->held_rows < 2)
+        return FL_FAIL(err, FL_E_ARG, 0, "drafts of the MTP block need held passes to check them");
     return check_kv(p, &ix->hp, err);
 }
 
@@ -62,7 +66,8 @@ static fl_buffers_shape buffers_shape(const fl_engine *e)
     const fl_hparams *hp = &e->model->index->hp;
     fl_buffers_shape s = {.max_rows = p->chunk > 2 * p->block_size ? p->chunk : 2 * p->block_size,
                           .max_block = p->block_size,
-                          .n_threads = fl_pool_threads(e->exec.pool)};
+                          .n_threads = fl_pool_threads(e->exec.pool),
+                          .mtp = p->mtp};
     for (int i = 0; i < e->experts.n && !s.float_experts; i++)
         for (int part = 0; part < 2; part++)
             if (!fl_exec_uses_law(&e->exec, e->experts.kind[i].type[part], hp->d_model))
@@ -79,12 +84,17 @@ static uint64_t source_bytes(const fl_source *src)
 
 static fl_state_shape state_shape(const fl_engine *e)
 {
-    return (fl_state_shape){
-        .n_ctx = e->params.n_ctx, .kv_type = e->params.kv_type, .held_rows = e->params.held_rows};
+    return (fl_state_shape){.n_ctx = e->params.n_ctx,
+                            .kv_type = e->params.kv_type,
+                            .held_rows = e->params.held_rows,
+                            .mtp = e->params.mtp};
 }
 
 /* The plan's items, in the order of fl_engine.mem. */
-enum { ITEM_WEIGHTS, ITEM_KV, ITEM_GDN, ITEM_BUFFERS, ITEM_HELD, N_ITEMS };
+enum { ITEM_WEIGHTS, ITEM_KV, ITEM_GDN, ITEM_BUFFERS, ITEM_HELD, ITEM_MTP, N_ITEMS };
+
+/* Layers that have experts. */
+static int expert_layers(const fl_engine *e) { return e->model->index->hp.n_layer + e->params.mtp; }
 
 static fl_status make_plan(fl_engine *e, fl_err *err)
 {
@@ -93,8 +103,11 @@ static fl_status make_plan(fl_engine *e, fl_err *err)
     const fl_state_shape shape = state_shape(e);
     const fl_state_sizes state = fl_state_measure(ix, &shape);
     fl_plan_input in = {.device_cap = fl_device_budget(e->dev)->cap,
-                        .n_items = state.held > 0 ? N_ITEMS : ITEM_HELD,
-                        .n_layer = ix->hp.n_layer,
+                        .n_items = e->params.mtp    ? N_ITEMS
+                                   : state.held > 0 ? ITEM_MTP
+                                                    : ITEM_HELD,
+                        .n_layer = expert_layers(e),
+                        .last_is_mtp = e->params.mtp,
                         .n_expert = ix->hp.n_expert,
                         .top_k = ix->hp.top_k,
                         .expert_bytes = e->experts.bytes,
@@ -105,6 +118,9 @@ static fl_status make_plan(fl_engine *e, fl_err *err)
     in.item[ITEM_BUFFERS] =
         (fl_plan_item){"pass buffers", whole_pages(fl_buffers_bytes(ix, &buffers))};
     in.item[ITEM_HELD] = (fl_plan_item){"rows under verification", whole_pages(state.held)};
+    if (e->params.mtp)
+        in.item[ITEM_MTP] =
+            (fl_plan_item){"MTP block, dense part", whole_pages(fl_weights_mtp_bytes(ix))};
     return fl_plan_make(&in, &e->plan, err);
 }
 
@@ -125,7 +141,7 @@ fl_status fl_engine_open(fl_engine **out, const fl_model *model, const fl_engine
     const fl_device_config cfg = {.kind = params->device ? params->device : "host",
                                   .memory_cap = params->vram};
     FL_GO(fl_device_open(&e->dev, &cfg, err));
-    FL_GO(fl_experts_describe(&e->experts, model->index, err));
+    FL_GO(fl_experts_describe(&e->experts, model->index, expert_layers(e), err));
     FL_GO(make_plan(e, err));
     *out = e;
     return FL_OK;
@@ -148,6 +164,12 @@ static void report_part(void *arg, uint64_t done, uint64_t part)
     if (p->report) p->report(p->arg, p->before + done, p->total);
 }
 
+static uint64_t dense_bytes(const fl_engine *e)
+{
+    const fl_index *ix = e->model->index;
+    return fl_weights_bytes(ix) + (e->params.mtp ? fl_weights_mtp_bytes(ix) : 0);
+}
+
 fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done, uint64_t total),
                          void *progress_arg, fl_err *err)
 {
@@ -164,13 +186,13 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
         if (plan->item[i].bytes > 0)
             FL_TRY(
                 fl_device_alloc(e->dev, plan->item[i].bytes, plan->item[i].name, &e->mem[i], err));
-    p.total = fl_weights_bytes(ix) + e->plan.resident_bytes;
-    FL_TRY(fl_weights_load(&e->weights, ix, e->dev, e->io, e->mem[ITEM_WEIGHTS], report_part, &p,
-                           err));
+    p.total = dense_bytes(e) + e->plan.resident_bytes;
+    FL_TRY(fl_weights_load(&e->weights, ix, e->dev, e->io, e->mem[ITEM_WEIGHTS], e->mem[ITEM_MTP],
+                           report_part, &p, err));
     FL_TRY(fl_state_init(&e->state, ix, &shape, e->mem[ITEM_KV], e->mem[ITEM_GDN],
                          e->mem[ITEM_HELD], err));
     fl_buffers_init(&e->buf, ix, &buffers, e->mem[ITEM_BUFFERS]);
-    p.before = fl_weights_bytes(ix);
+    p.before = dense_bytes(e);
     report_part(&p, 0, 0);
     return fl_store_create(&e->store, e->dev, e->io, &e->plan, e->experts.place, report_part, &p,
                            err);

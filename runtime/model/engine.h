@@ -24,6 +24,7 @@ typedef struct fl_engine_params {
     const char *cpu_tier; /* NULL = best */
     const char *io;       /* I/O backend, NULL = best */
     int block_size;       /* rows of a block pass, at most FL_MAX_BLOCK; 0 = the model's */
+    bool mtp;             /* load the MTP block, for drafts; the file has one */
     int held_rows;        /* rows of a held pass (speculation), at most block_size; 0 = none */
     /* Host memory for checkpoints of the state, bytes; 0 = a tenth of this machine's. */
     uint64_t state_budget;
@@ -46,7 +47,7 @@ typedef struct fl_engine {
     fl_weights weights;
     fl_state state;
     fl_buffers buf;
-    void *mem[5]; /* device memory of the plan's items, in their order */
+    void *mem[6]; /* device memory of the plan's items, in their order */
     int n_rows;   /* rows of the last pass, whose hidden rows are in buf.x */
 } fl_engine;
 

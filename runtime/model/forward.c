@@ -70,20 +70,31 @@ void fl_rows_norm(const fl_pass *p, const float *w)
     fl_pool_run(p->exec->pool, norm_task, &r, p->n_rows);
 }
 
+void fl_embed_row(const fl_mat *m, int32_t id, float *out)
+{
+    const uint64_t row_bytes = fl_type_row_bytes(m->type, (uint64_t)m->cols);
+    fl_type_get(m->type)->dequantize((const uint8_t *)m->data + (uint64_t)id * row_bytes, out,
+                                     m->cols);
+    if (m->scale != 1.0f)
+        for (int64_t j = 0; j < m->cols; j++) out[j] *= m->scale;
+}
+
+static fl_status check_id(const fl_engine *e, int32_t id, fl_err *err)
+{
+    const int64_t n = e->weights.embed.rows;
+    if (id >= 0 && id < n) return FL_OK;
+    return FL_FAIL(err, FL_E_ARG, 0, "token id %d is outside the vocabulary of %lld", id,
+                   (long long)n);
+}
+
 /* Embeddings into buf.x from row `row` on. */
 static fl_status embed_rows(const fl_engine *e, const int32_t *ids, int n, int row, fl_err *err)
 {
     const fl_mat *m = &e->weights.embed;
-    const fl_type_info *t = fl_type_get(m->type);
-    const uint64_t row_bytes = fl_type_row_bytes(m->type, (uint64_t)m->cols);
     for (int i = 0; i < n; i++) {
-        if (ids[i] < 0 || ids[i] >= m->rows)
-            return FL_FAIL(err, FL_E_ARG, 0, "token id %d is outside the vocabulary of %lld",
-                           ids[i], (long long)m->rows);
         float *x = e->buf.x + (row + i) * m->cols;
-        t->dequantize((const uint8_t *)m->data + (uint64_t)ids[i] * row_bytes, x, m->cols);
-        if (m->scale != 1.0f)
-            for (int64_t j = 0; j < m->cols; j++) x[j] *= m->scale;
+        FL_TRY(check_id(e, ids[i], err));
+        fl_embed_row(m, ids[i], x);
         if (!all_finite(x, m->cols))
             return FL_FAIL(err, FL_E_NAN, 0,
                            "NaN or infinity in the token embedding, token %d: the weights are "
@@ -103,9 +114,23 @@ static fl_pass make_pass(fl_engine *e, int n_write, int n_block, const fl_clover
                      .store = e->store,
                      .buf = &e->buf,
                      .state = &e->state,
+                     .at = e->state.n,
                      .n_write = n_write,
                      .n_rows = n_write + n_block,
                      .sw = sw};
+}
+
+fl_status fl_layer_forward(const fl_pass *p, int layer, fl_err *err)
+{
+    const fl_layer_weights *w = &p->weights->layer[layer];
+    fl_moe_hint(p, layer);
+    fl_rows_norm(p, w->attn_norm);
+    if (w->full_attention)
+        FL_TRY(fl_attention_forward(p, layer, err));
+    else
+        FL_TRY(fl_gdn_forward(p, layer, err));
+    fl_rows_norm(p, w->ffn_norm);
+    return fl_moe_forward(p, layer, err);
 }
 
 static fl_status run_layers(fl_engine *e, const fl_pass *p, const int32_t *clean,
@@ -115,17 +140,7 @@ static fl_status run_layers(fl_engine *e, const fl_pass *p, const int32_t *clean
     FL_TRY(embed_rows(e, clean, p->n_write, 0, err));
     FL_TRY(embed_rows(e, block, p->n_rows - p->n_write, p->n_write, err));
     fl_rope_prepare(p);
-    for (int i = 0; i < p->hp->n_layer; i++) {
-        const fl_layer_weights *w = &p->weights->layer[i];
-        fl_moe_hint(p, i);
-        fl_rows_norm(p, w->attn_norm);
-        if (w->full_attention)
-            FL_TRY(fl_attention_forward(p, i, err));
-        else
-            FL_TRY(fl_gdn_forward(p, i, err));
-        fl_rows_norm(p, w->ffn_norm);
-        FL_TRY(fl_moe_forward(p, i, err));
-    }
+    for (int i = 0; i < p->hp->n_layer; i++) FL_TRY(fl_layer_forward(p, i, err));
     e->n_rows = p->n_rows;
     return FL_OK;
 }
@@ -162,6 +177,7 @@ static fl_status run_writing(fl_engine *e, const fl_pass *p, const int32_t *clea
         fl_forward_hidden(e, (int)(p->copy[i].n - e->state.n) - 1,
                           fl_state_in_copy(&e->state, &p->copy[i], e->state.h_last));
     memcpy(e->state.ids + e->state.n, p->commit ? block : clean, (size_t)rows * sizeof(*clean));
+    if (e->params.mtp) fl_mtp_follow(p, e->state.ids + e->state.n, rows);
     move_on(&e->state, rows, !p->commit);
     fl_forward_hidden(e, rows - 1, e->state.h_last);
     return FL_OK;
@@ -267,9 +283,41 @@ void fl_forward_promote(fl_engine *e, int m)
     p.held = true;
     for (int i = 0; i < p.hp->n_layer; i++)
         if (!p.weights->layer[i].full_attention) fl_gdn_promote(&p, i);
+    if (e->params.mtp) fl_mtp_follow(&p, e->state.ids + e->state.n, m);
     move_on(&e->state, m, true);
     e->state.held.n = 0;
     fl_forward_hidden(e, m - 1, e->state.h_last);
+}
+
+/* The output matrix on the n rows of head_x, which `layer` made. */
+static fl_status run_head(fl_engine *e, int n, int layer, const float **logits, fl_err *err)
+{
+    const int64_t d = e->model->index->hp.d_model, vocab = e->weights.output.rows;
+    fl_rows in = {.x = e->buf.head_x, .ld = d, .cols = d, .n = n};
+    const fl_linear_job job = {&e->weights.output, e->buf.logits, vocab};
+    if (!fl_rows_prepare(&e->exec, &in, e->buf.head_q, &job, 1))
+        return fl_pass_nan(layer, "final norm", err);
+    fl_linear_run(&e->exec, &job, 1, &in);
+    for (int64_t i = 0; i < n * vocab; i++)
+        if (!isfinite(e->buf.logits[i]))
+            return FL_FAIL(err, FL_E_NAN, 0, "NaN or infinity in the logits (LM head, token %lld)",
+                           (long long)(i % vocab));
+    *logits = e->buf.logits;
+    return FL_OK;
+}
+
+fl_status fl_forward_draft(fl_engine *e, int32_t token, int step, const float **logits, fl_err *err)
+{
+    assert(e->params.mtp && e->state.n > 0 && step >= 0);
+    FL_TRY(check_room(e, step + 1, err));
+    FL_TRY(check_id(e, token, err));
+    fl_pass p = make_pass(e, 1, 0, NULL);
+    p.at += step;
+    e->n_rows = 0; /* buf.x is overwritten */
+    e->state.held.n = 0;
+    FL_TRY(fl_mtp_step(&p, token, step == 0 ? e->state.h_last : e->buf.mtp_h, err));
+    memcpy(e->buf.head_x, e->buf.mtp_h, (size_t)p.hp->d_model * sizeof(float));
+    return run_head(e, 1, p.hp->n_layer, logits, err);
 }
 
 void fl_forward_hidden(const fl_engine *e, int row, float *out)
@@ -282,8 +330,7 @@ void fl_forward_hidden(const fl_engine *e, int row, float *out)
 
 fl_status fl_forward_logits(fl_engine *e, const int *rows, int n, const float **logits, fl_err *err)
 {
-    const fl_hparams *hp = &e->model->index->hp;
-    const int64_t d = hp->d_model, vocab = e->weights.output.rows;
+    const int64_t d = e->model->index->hp.d_model;
     assert(n > 0 && n <= e->params.block_size);
     for (int i = 0; i < n; i++) {
         if (rows[i] < 0)
@@ -291,15 +338,5 @@ fl_status fl_forward_logits(fl_engine *e, const int *rows, int n, const float **
         else
             fl_forward_hidden(e, rows[i], e->buf.head_x + i * d);
     }
-    fl_rows in = {.x = e->buf.head_x, .ld = d, .cols = d, .n = n};
-    const fl_linear_job job = {&e->weights.output, e->buf.logits, vocab};
-    if (!fl_rows_prepare(&e->exec, &in, e->buf.head_q, &job, 1))
-        return fl_pass_nan(hp->n_layer - 1, "final norm", err);
-    fl_linear_run(&e->exec, &job, 1, &in);
-    for (int64_t i = 0; i < n * vocab; i++)
-        if (!isfinite(e->buf.logits[i]))
-            return FL_FAIL(err, FL_E_NAN, 0, "NaN or infinity in the logits (LM head, token %lld)",
-                           (long long)(i % vocab));
-    *logits = e->buf.logits;
-    return FL_OK;
+    return run_head(e, n, e->model->index->hp.n_layer - 1, logits, err);
 }

@@ -46,6 +46,14 @@ FL_CHECKED fl_status fl_forward_held(fl_engine *e, const int32_t *ids, int n, fl
  * what fl_forward_clean of them leaves. Its hidden rows stay at hand. m >= 1. */
 void fl_forward_promote(fl_engine *e, int m);
 
+/* One step of the MTP block (params.mtp): the token at position state.n + step, after steps 0 ..
+ * step - 1 of the tokens before it, gives the logits [n_vocab] of the token behind it, as
+ * fl_forward_logits does. Step 0 reads the state's h_last, the others the block's own output.
+ * Writes nothing but scratch: rows of the block's cache from state.n on, which later passes write
+ * anew. */
+FL_CHECKED fl_status fl_forward_draft(fl_engine *e, int32_t token, int step, const float **logits,
+                                      fl_err *err);
+
 /* Logits [n][n_vocab] of rows of the last pass (numbered within its last chunk), at most
  * block_size at once; row -1 is the state's h_last. The result lives in the engine until the
  * next call. */

@@ -1,5 +1,6 @@
 #include "runtime/model/index.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -446,6 +447,24 @@ static fl_status find_output(builder *b, const fl_config *c)
 
 /* ---- MTP and what is left over ------------------------------------------------------------ */
 
+/* An embedding or output matrix of the MTP block's own: the block's drafts would need it. */
+static fl_status refuse_own_matrices(const builder *b, int i)
+{
+    static const char *const gguf[] = {"embed_tokens", "shared_head_head"};
+    static const char *const hf[] = {"embed_tokens", "shared_head.head"};
+    char name[128];
+    for (int k = 0; k < 2; k++) {
+        if (b->gguf)
+            snprintf(name, sizeof name, "blk.%d.nextn.%s.weight", b->hp->n_layer + i, gguf[k]);
+        else
+            snprintf(name, sizeof name, "mtp.%s.weight", hf[k]);
+        if (fl_source_find(b->src, name))
+            return FL_FAIL(b->err, FL_E_UNSUPPORTED, 0,
+                           "%s: '%s': matrices of its own are not supported", b->path, name);
+    }
+    return FL_OK;
+}
+
 /* The draft head is optional: what is missing or wrong there is a note. */
 static fl_status find_mtp(builder *b)
 {
@@ -462,7 +481,8 @@ static fl_status find_mtp(builder *b)
                                  n, n > 1 ? "s" : "", i);
         fl_err why = {0};
         b->err = &why;
-        const fl_status st = find_layer(b, i, true, false, true, &b->ix->mtp[i]);
+        fl_status st = refuse_own_matrices(b, i);
+        if (st == FL_OK) st = find_layer(b, i, true, false, true, &b->ix->mtp[i]);
         b->err = outer;
         if (st != FL_OK) { /* fl_index_free sees only the blocks that count */
             free(b->ix->mtp[i].per_expert);
@@ -650,9 +670,15 @@ bool fl_index_role_fits(const fl_index *ix, const char *name, const fl_tensor *t
 
 /* ---- experts and sizes -------------------------------------------------------------------- */
 
+const fl_layer_refs *fl_index_layer(const fl_index *ix, int layer)
+{
+    assert(layer < ix->hp.n_layer + (ix->hp.n_mtp > 0));
+    return layer < ix->hp.n_layer ? &ix->layer[layer] : &ix->mtp[0];
+}
+
 void fl_index_expert(const fl_index *ix, int layer, int expert, int part, fl_expert_mat *out)
 {
-    const fl_layer_refs *l = &ix->layer[layer];
+    const fl_layer_refs *l = fl_index_layer(ix, layer);
     const int64_t cols = part == 2 ? ix->hp.d_ff : ix->hp.d_model;
     const int64_t rows = part == 2 ? ix->hp.d_model : ix->hp.d_ff;
     const bool fused = part < 2 && l->exp_gate_up.tensor;

@@ -60,7 +60,7 @@ typedef struct fl_index {
     fl_clover clover;
     fl_tref embed, output, output_norm; /* output.tensor == embed.tensor when tied */
     fl_layer_refs *layer;               /* [n_layer] */
-    fl_layer_refs *mtp;                 /* [n_mtp], listed only */
+    fl_layer_refs *mtp;                 /* [n_mtp]; the first one can draft */
     /* Plain sentences about quirks found and handled, unknown tensors, missing keys. */
     char **note;
     int n_notes;
@@ -77,6 +77,9 @@ FL_CHECKED fl_status fl_index_build(fl_index **out, const fl_source *src, fl_err
 FL_CHECKED fl_status fl_index_build_as(fl_index **out, const fl_source *src, const fl_wiring *w,
                                        fl_err *err);
 void fl_index_free(fl_index **ix);
+
+/* Layer n_layer is the first MTP block. */
+const fl_layer_refs *fl_index_layer(const fl_index *ix, int layer);
 
 /* Expert e's matrix `part` (0 gate, 1 up, 2 down) of a layer: type, extent in the file, shape.
  * For fused experts gate and up are halves of one contiguous run. */

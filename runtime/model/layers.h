@@ -17,6 +17,7 @@ typedef struct fl_pass {
     fl_store *store;
     fl_buffers *buf;
     fl_state *state;
+    int64_t at; /* position of row 0 */
     /* Rows [0, n_write) are clean: token-causal, and the state moves behind them. Rows
      * [n_write, n_rows) are a block: they see all clean rows and each other, start from the state
      * behind the clean ones and leave nothing. Either part may be empty. */
@@ -31,11 +32,19 @@ typedef struct fl_pass {
     int n_copies;
 } fl_pass;
 
-/* Angles of rows n .. n + n_rows - 1: computed in double, cosine and sine rounded to float. */
+/* Angles of the rows' positions: computed in double, cosine and sine rounded to float. */
 void fl_rope_prepare(const fl_pass *p);
+
+/* A token's embedding, float32; `id` is inside the vocabulary. */
+void fl_embed_row(const fl_mat *embed, int32_t id, float *out);
+/* Mixer and experts of one layer on the residual stream buf->x. */
+FL_CHECKED fl_status fl_layer_forward(const fl_pass *p, int layer, fl_err *err);
 
 /* FL_E_NAN when an activation is not finite; `layer` is named. */
 FL_CHECKED fl_status fl_attention_forward(const fl_pass *p, int layer, fl_err *err);
+/* Only keys and values of xn's rows [first, first + n), into the cache; the pass's angles are
+ * ready. What is not finite is kept as NaN, for the pass that reads it to find. */
+void fl_attention_keys(const fl_pass *p, int layer, int first, int n);
 FL_CHECKED fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err);
 /* Moves a GDN layer's state over the first p->n_rows rows of the last held pass: the very
  * recurrence that a clean pass over them runs. */
@@ -46,6 +55,14 @@ void fl_gdn_promote(const fl_pass *p, int layer);
 void fl_moe_hint(const fl_pass *p, int layer);
 /* Also forwards the store's failures; no lease is held afterwards. */
 FL_CHECKED fl_status fl_moe_forward(const fl_pass *p, int layer, fl_err *err);
+
+/* Brings the MTP block's cache behind the first n rows of a pass over `ids` whose hidden rows are
+ * in buf->x; state->h_last is still that of the token before. Changes nothing else but scratch. */
+void fl_mtp_follow(const fl_pass *p, const int32_t *ids, int n);
+/* The MTP block on one token at position p->at; h: the final-norm row before it, or the block's own
+ * output (which then is buf->mtp_h). Leaves buf->mtp_h, and the token's row in the block's cache.
+ */
+FL_CHECKED fl_status fl_mtp_step(const fl_pass *p, int32_t id, const float *h, fl_err *err);
 
 /* xn = rmsnorm(x) with weight w, all rows of the pass. */
 void fl_rows_norm(const fl_pass *p, const float *w);

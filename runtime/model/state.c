@@ -41,8 +41,8 @@ static void lay_out(fl_state *st, const fl_index *ix, arenas *a)
 {
     const fl_hparams *hp = &ix->hp;
     const uint64_t kv_bytes = (uint64_t)st->n_ctx * fl_state_kv_row_bytes(st);
-    for (int i = 0; i < hp->n_layer; i++) {
-        if (!ix->layer[i].full_attention) {
+    for (int i = 0; i < st->n_layer; i++) {
+        if (!fl_index_layer(ix, i)->full_attention) {
             lay_out_gdn(st, i, hp->gdn_v_heads, a);
             continue;
         }
@@ -64,7 +64,7 @@ static void set_shape(fl_state *st, const fl_index *ix, const fl_state_shape *sh
                      .kv_row = (int64_t)hp->n_head_kv * hp->head_dim,
                      .n_channels = fl_hparams_channels(hp),
                      .s_elems = (int64_t)hp->gdn_v_heads * hp->gdn_dim * hp->gdn_dim,
-                     .n_layer = hp->n_layer};
+                     .n_layer = hp->n_layer + shape->mtp};
 }
 
 fl_state_sizes fl_state_measure(const fl_index *ix, const fl_state_shape *shape)

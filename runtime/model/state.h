@@ -26,6 +26,8 @@ typedef struct fl_held {
  *            (before convolution and SiLU), zeros before token 0
  *   h_last   [d_model] the final-norm row of token n-1
  *   ids      [n_ctx] the tokens themselves, 0 .. n-1 (host memory)
+ * The MTP block's cache, the last of k and v, holds in row i the pair of token i and the final-norm
+ * row of token i - 1, so it is as long as the others; row 0 is never used and zero.
  * Three arenas: the KV cache, the GDN state (with h_last), held rows; sized by the same code in
  * counting mode. */
 typedef struct fl_state {
@@ -36,9 +38,9 @@ typedef struct fl_state {
     int64_t kv_row;     /* elements of one cached row: n_head_kv * head_dim */
     int64_t n_channels; /* C */
     int64_t s_elems;    /* nv * d * d */
-    int n_layer;
-    void **k, **v;     /* [n_layer], NULL on GDN layers */
-    float **s, **tail; /* [n_layer], NULL on attention layers */
+    int n_layer;        /* of the model, and one more for the MTP block if it is loaded */
+    void **k, **v;      /* [n_layer], NULL on GDN layers */
+    float **s, **tail;  /* [n_layer], NULL on attention layers */
     float *h_last;
     int32_t *ids;
     uint8_t *gdn; /* the GDN arena: s, tail and h_last */
@@ -68,6 +70,7 @@ typedef struct fl_state_shape {
     int64_t n_ctx;
     uint32_t kv_type;
     int held_rows; /* 0: no held passes */
+    bool mtp;      /* with the MTP block's KV cache */
 } fl_state_shape;
 
 /* Device memory of the three arenas. */

@@ -21,14 +21,14 @@ typedef struct walk {
     fl_err *err;
     void (*progress)(void *arg, uint64_t done, uint64_t total); /* or NULL */
     void *progress_arg;
-    uint64_t moved;
+    uint64_t moved, total;
 } walk;
 
 static void report(void *arg, uint64_t bytes)
 {
     walk *w = arg;
     w->moved += bytes;
-    if (w->progress) w->progress(w->progress_arg, w->moved, w->arena.size);
+    if (w->progress) w->progress(w->progress_arg, w->moved, w->total);
 }
 
 static int64_t tensor_elems(const fl_tensor *t)
@@ -157,6 +157,37 @@ static void walk_gdn(walk *w, const fl_layer_refs *r, fl_layer_weights *l)
     l->bwd_mix = place_vec(w, &r->bwd_mix, VEC_PLAIN);
 }
 
+static void walk_layer(walk *w, const fl_layer_refs *r, fl_layer_weights *l)
+{
+    l->full_attention = r->full_attention;
+    l->attn_norm = place_vec(w, &r->attn_norm, VEC_NORM);
+    l->ffn_norm = place_vec(w, &r->ffn_norm, VEC_NORM);
+    if (r->full_attention)
+        walk_attention(w, r, l);
+    else
+        walk_gdn(w, r, l);
+    place_mat(w, &r->router, &l->router);
+    place_mat(w, &r->shared_gate_inp, &l->shared_gate_inp);
+    place_mat(w, &r->shared_gate, &l->shared_gate);
+    place_mat(w, &r->shared_up, &l->shared_up);
+    place_mat(w, &r->shared_down, &l->shared_down);
+    /* GGUF files may store the shared gate as a plain vector: one row. */
+    l->shared_gate_inp.rows = 1;
+    l->shared_gate_inp.cols = w->ix->hp.d_model;
+}
+
+static void walk_mtp(walk *w, fl_weights *out)
+{
+    const fl_layer_refs *r = &w->ix->mtp[0];
+    fl_layer_weights none;
+    place_mat(w, &r->nextn_proj, &out->mtp.fc);
+    out->mtp.enorm = place_vec(w, &r->nextn_enorm, VEC_NORM);
+    out->mtp.hnorm = place_vec(w, &r->nextn_hnorm, VEC_NORM);
+    out->mtp.norm =
+        r->nextn_norm.tensor ? place_vec(w, &r->nextn_norm, VEC_NORM) : out->output_norm;
+    walk_layer(w, r, out->layer ? &out->layer[w->ix->hp.n_layer] : &none);
+}
+
 static void walk_all(walk *w, fl_weights *out)
 {
     const fl_index *ix = w->ix;
@@ -168,23 +199,8 @@ static void walk_all(walk *w, fl_weights *out)
         place_mat(w, &ix->output, &out->output);
     out->output_norm = place_vec(w, &ix->output_norm, VEC_NORM);
     for (int i = 0; i < ix->hp.n_layer && w->st == FL_OK; i++) {
-        const fl_layer_refs *r = &ix->layer[i];
         fl_layer_weights *l = out->layer ? &out->layer[i] : &none;
-        l->full_attention = r->full_attention;
-        l->attn_norm = place_vec(w, &r->attn_norm, VEC_NORM);
-        l->ffn_norm = place_vec(w, &r->ffn_norm, VEC_NORM);
-        if (r->full_attention)
-            walk_attention(w, r, l);
-        else
-            walk_gdn(w, r, l);
-        place_mat(w, &r->router, &l->router);
-        place_mat(w, &r->shared_gate_inp, &l->shared_gate_inp);
-        place_mat(w, &r->shared_gate, &l->shared_gate);
-        place_mat(w, &r->shared_up, &l->shared_up);
-        place_mat(w, &r->shared_down, &l->shared_down);
-        /* GGUF files may store the shared gate as a plain vector: one row. */
-        l->shared_gate_inp.rows = 1;
-        l->shared_gate_inp.cols = ix->hp.d_model;
+        walk_layer(w, &ix->layer[i], l);
     }
 }
 
@@ -196,19 +212,33 @@ uint64_t fl_weights_bytes(const fl_index *ix)
     return w.arena.used;
 }
 
+uint64_t fl_weights_mtp_bytes(const fl_index *ix)
+{
+    walk w = {.ix = ix};
+    fl_weights none = {0};
+    walk_mtp(&w, &none);
+    return w.arena.used;
+}
+
 fl_status fl_weights_load(fl_weights *out, const fl_index *ix, fl_device *dev, fl_io *io,
-                          void *memory, void (*progress)(void *arg, uint64_t done, uint64_t total),
+                          void *memory, void *mtp_memory,
+                          void (*progress)(void *arg, uint64_t done, uint64_t total),
                           void *progress_arg, fl_err *err)
 {
     walk w = {.ix = ix, .err = err, .progress = progress, .progress_arg = progress_arg};
     *out = (fl_weights){0};
-    out->layer = calloc((size_t)ix->hp.n_layer, sizeof(*out->layer));
+    out->layer = calloc((size_t)ix->hp.n_layer + 1, sizeof(*out->layer));
     if (!out->layer) return FL_FAIL(err, FL_E_NOMEM, 0, "loading: out of memory");
+    w.total = fl_weights_bytes(ix) + (mtp_memory ? fl_weights_mtp_bytes(ix) : 0);
     w.st = fl_upload_open(&w.up, dev, io, report, &w, err);
     if (w.st == FL_OK) {
-        w.arena.base = memory;
-        w.arena.size = fl_weights_bytes(ix);
+        w.arena = (fl_arena){.base = memory, .size = fl_weights_bytes(ix)};
         walk_all(&w, out);
+        assert(w.st != FL_OK || w.arena.used == w.arena.size);
+    }
+    if (w.st == FL_OK && mtp_memory) {
+        w.arena = (fl_arena){.base = mtp_memory, .size = fl_weights_mtp_bytes(ix)};
+        walk_mtp(&w, out);
         assert(w.st != FL_OK || w.arena.used == w.arena.size);
     }
     fl_upload_close(&w.up);
@@ -248,10 +278,10 @@ static fl_status describe_scale(const fl_index *ix, const fl_expert_mat *m, int 
     return FL_OK;
 }
 
-fl_status fl_experts_describe(fl_experts *x, const fl_index *ix, fl_err *err)
+fl_status fl_experts_describe(fl_experts *x, const fl_index *ix, int layers, fl_err *err)
 {
     const int n_expert = ix->hp.n_expert;
-    *x = (fl_experts){.n = ix->hp.n_layer * n_expert};
+    *x = (fl_experts){.n = layers * n_expert};
     x->place = calloc((size_t)x->n, sizeof(*x->place));
     x->kind = calloc((size_t)x->n, sizeof(*x->kind));
     x->bytes = calloc((size_t)x->n, sizeof(*x->bytes));
@@ -265,7 +295,7 @@ fl_status fl_experts_describe(fl_experts *x, const fl_index *ix, fl_err *err)
             x->kind[i].type[part] = m[part].type;
             FL_GO(describe_scale(ix, &m[part], i % n_expert, &x->kind[i].scale[part], err));
         }
-        const bool fused = ix->layer[i / n_expert].exp_gate_up.tensor != NULL;
+        const bool fused = fl_index_layer(ix, i / n_expert)->exp_gate_up.tensor != NULL;
         describe_place(m, fused, &x->place[i], &x->bytes[i]);
     }
     return FL_OK;

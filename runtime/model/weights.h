@@ -30,19 +30,30 @@ typedef struct fl_layer_weights {
     fl_mat router, shared_gate_inp, shared_gate, shared_up, shared_down;
 } fl_layer_weights;
 
+/* What stands around the MTP block's layer: fc [enorm(embedding) | hnorm(hidden)] goes in. */
+typedef struct fl_mtp_weights {
+    fl_mat fc;                  /* [d_model][2 d_model] */
+    const float *enorm, *hnorm; /* [d_model] */
+    const float *norm;          /* [d_model] after the layer; output_norm where the file has none */
+} fl_mtp_weights;
+
 typedef struct fl_weights {
     fl_mat embed, output;
     const float *output_norm;
-    fl_layer_weights *layer; /* [n_layer] */
+    fl_layer_weights *layer; /* [n_layer], and the MTP block's layer behind them if it is loaded */
+    fl_mtp_weights mtp;
 } fl_weights;
 
-/* Bytes of device memory that fl_weights_load fills: the loading code itself, counting. */
+/* Bytes of device memory that fl_weights_load fills, without the MTP block and for it: the loading
+ * code itself, counting. */
 uint64_t fl_weights_bytes(const fl_index *ix);
-/* Reads everything into `memory` (device memory of fl_weights_bytes). `io` must have been opened
- * on the source's paths and have nothing in flight. `progress` may be NULL; else it is called with
- * the bytes that have arrived, of fl_weights_bytes (what aligns them never arrives). */
+uint64_t fl_weights_mtp_bytes(const fl_index *ix); /* the model has a block */
+/* Reads everything into `memory` and, unless it is NULL, the MTP block into `mtp_memory` (device
+ * memory of those sizes). `io` must have been opened on the source's paths and have nothing in
+ * flight. `progress` may be NULL; else it is called with the bytes that have arrived, of the sum of
+ * those sizes (what aligns them never arrives). */
 FL_CHECKED fl_status fl_weights_load(fl_weights *w, const fl_index *ix, fl_device *dev, fl_io *io,
-                                     void *memory,
+                                     void *memory, void *mtp_memory,
                                      void (*progress)(void *arg, uint64_t done, uint64_t total),
                                      void *progress_arg, fl_err *err);
 void fl_weights_free(fl_weights *w); /* host-side tables; the memory is the caller's */
@@ -53,15 +64,17 @@ typedef struct fl_expert_kind {
     float scale[3];
 } fl_expert_kind;
 
-/* The routed experts as the store and the layers need them; all [n_layer * n_expert]. */
+/* The routed experts as the store and the layers need them; all [layers * n_expert]. */
 typedef struct fl_experts {
     fl_expert_place *place;
     fl_expert_kind *kind;
     uint64_t *bytes; /* all parts, each rounded up to 64 */
-    int n;           /* n_layer * n_expert */
+    int n;           /* layers * n_expert */
 } fl_experts;
-/* Reads the scale companions where the file has them. */
-FL_CHECKED fl_status fl_experts_describe(fl_experts *x, const fl_index *ix, fl_err *err);
+/* Of the first `layers` layers as fl_index_layer counts them. Reads the scale companions where the
+ * file has them. */
+FL_CHECKED fl_status fl_experts_describe(fl_experts *x, const fl_index *ix, int layers,
+                                         fl_err *err);
 void fl_experts_free(fl_experts *x);
 
 #endif

@@ -328,6 +328,7 @@ static fl_json *result_json(const fl_engine *e, const fl_gen_config *c, const fl
     fl_json_set_int(j, "held_passes", r->held_passes);
     fl_json_set_int(j, "drafted", r->drafted);
     fl_json_set_int(j, "accepted", r->accepted);
+    fl_json_set_int(j, "draft_steps", r->draft_steps);
     if (r->draft_source) fl_json_set_str(j, "draft_source", r->draft_source);
     fl_json_set_int(j, "blocks", r->blocks);
     fl_json_set_int(j, "max_passes", r->max_passes);

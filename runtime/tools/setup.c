@@ -139,7 +139,7 @@ static fl_status read_facts(const fl_engine *e, fl_mode_facts *out, fl_err *err)
 }
 
 /* Rates belong to a plan with room for drafts, so auto makes that one first; where it then does not
- * speculate, the room goes to experts. */
+ * speculate, the room and that of the MTP block go to experts. */
 static fl_status open_engine(const fl_options *o, const fl_model *model, fl_gen_config *c,
                              fl_engine **engine, fl_err *err)
 {
@@ -147,14 +147,17 @@ static fl_status open_engine(const fl_options *o, const fl_model *model, fl_gen_
     FL_TRY(engine_params(o, &p, err));
     /* logits decodes nothing. */
     const bool decodes = !o->command || strcmp(o->command, "logits") != 0;
-    if (decodes && (c->mode == FL_GEN_AUTO || c->mode == FL_GEN_SPEC))
+    if (decodes && (c->mode == FL_GEN_AUTO || c->mode == FL_GEN_SPEC)) {
         p.held_rows = c->clover.block_size > 1 ? c->clover.block_size : DRAFT_ROWS;
+        p.mtp = !c->clover.has_blocks && model->index->hp.n_mtp > 0;
+    }
     FL_TRY(fl_engine_open(engine, model, &p, err));
     if (!decodes || c->mode != FL_GEN_AUTO) return FL_OK;
     FL_TRY(read_facts(*engine, &c->facts, err));
     if (choose(c, &p).mode == FL_GEN_SPEC) return FL_OK;
     fl_engine_close(engine);
     p.held_rows = 0;
+    p.mtp = false;
     return fl_engine_open(engine, model, &p, err);
 }
 

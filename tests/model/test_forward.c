@@ -69,6 +69,43 @@ static void every_packing_gives_the_same_logits(void **state)
     check_goldens("tiny-mtp-mixed.gguf", 0);
 }
 
+/* Row t of the golden: logits for token t + 2, from t's hidden row and token t + 1. */
+static void mtp_logits_equal_the_golden(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"tiny-mtp-mixed.gguf", "hf"};
+    fl_err err = {0};
+    fl_npy ids = fl_npy_load("tests/golden/model/ids_64.npy");
+    fl_npy want = fl_npy_load("tests/golden/model/mtp_logits_64.npy");
+    for (int f = 0; f < 2; f++) {
+        char path[128];
+        fl_engine_params p = fl_exact_params();
+        p.mtp = true;
+        p.held_rows = 4;
+        p.chunk = 16 + 7 * f;
+        snprintf(path, sizeof path, "tests/golden/model/%s", files[f]);
+        fl_loaded l = fl_load(path, &p);
+        float *got = malloc((size_t)(want.rows * want.cols) * sizeof *got);
+        assert_non_null(got);
+        assert_int_equal(want.rows, 63);
+        assert_int_equal(want.cols, l.model->index->hp.n_vocab);
+        for (int t = 0; t < 63; t++) {
+            const float *logits = NULL;
+            fl_state_reset(&l.engine->state);
+            ASSERT_OK(fl_forward_clean(l.engine, ids.i, t + 1, &err));
+            ASSERT_OK(fl_forward_draft(l.engine, ids.i[t + 1], 0, &logits, &err));
+            memcpy(got + t * want.cols, logits, (size_t)want.cols * sizeof *got);
+        }
+        const double error = fl_max_error(got, want.f, want.rows * want.cols);
+        if (!(error <= 1e-4)) fail_msg("%s: relative error %g", path, error);
+        printf("# %s: relative error %g\n", files[f], error);
+        free(got);
+        fl_unload(&l);
+    }
+    fl_npy_free(&ids);
+    fl_npy_free(&want);
+}
+
 static void every_block_type_gives_the_logits_of_its_weights(void **state)
 {
     (void)state;
@@ -328,6 +365,7 @@ int main(void)
         cmocka_unit_test(clean_logits_equal_transformers),
         cmocka_unit_test(clean_logits_equal_transformers_in_any_chunks),
         cmocka_unit_test(every_packing_gives_the_same_logits),
+        cmocka_unit_test(mtp_logits_equal_the_golden),
         cmocka_unit_test(every_block_type_gives_the_logits_of_its_weights),
         cmocka_unit_test(law_is_near_the_float_path),
         cmocka_unit_test(A2_logits_equal_the_pytorch_reference_in_every_mode),

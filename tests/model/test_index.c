@@ -369,6 +369,12 @@ static void what_is_not_the_model_is_noted(void **state)
     assert_int_equal(o.ix->hp.n_layer, 4);
     assert_int_equal(o.ix->hp.n_mtp, 1);
     close_model(&o);
+    fl_make_gguf(&m, fl_files.gguf);
+    patch(fl_files.gguf, "blk.4.nextn.shared_head_norm", "blk.4.nextn.shared_head_head");
+    o = open_model(fl_files.gguf);
+    assert_int_equal(o.ix->hp.n_mtp, 0);
+    assert_true(noted(o.ix, "matrices of its own"));
+    close_model(&o);
     m.st_per_expert = true;
     fl_make_safetensors(&m, fl_files.folder);
     char *st = fl_tmp_path(fl_files.folder, "model.safetensors");

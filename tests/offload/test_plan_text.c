@@ -101,6 +101,30 @@ static void test_text(void **state)
     fl_plan_free(&p);
 }
 
+/* The MTP block's layer stands alone, under its name. */
+static void test_mtp(void **state)
+{
+    (void)state;
+    fl_err err;
+    fl_plan p;
+    fl_plan_input in = input(UINT64_MAX);
+    in.last_is_mtp = true;
+    ASSERT_OK(fl_plan_make(&in, &p, &err));
+    char *text = fl_plan_text(&p);
+    assert_non_null(strstr(text,
+                           "    layers 1 to 2                 16 of 16 experts of 2.00 MiB\n"
+                           "    layer 3                       16 of 16 experts of 1.00 MiB\n"
+                           "    MTP block                     16 of 16 experts of 1.00 MiB\n"));
+    free(text);
+    fl_json *j = fl_plan_json(&p);
+    const fl_json *layers = fl_json_get(fl_json_get(j, "experts"), "layers");
+    assert_int_equal(fl_json_size(layers), 4);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(fl_json_bool(fl_json_get(fl_json_at(layers, i), "mtp"), false), i == 3);
+    fl_json_free(&j);
+    fl_plan_free(&p);
+}
+
 static const fl_json *at(const fl_json *j, const char *a, const char *b)
 {
     const fl_json *v = fl_json_get(j, a);
@@ -176,6 +200,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_mtp),
         cmocka_unit_test(test_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
