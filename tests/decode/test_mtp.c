@@ -5,6 +5,7 @@
 #include "runtime/decode/generate.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
+#include "tests/support/heap.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
 
@@ -150,6 +151,26 @@ static void a_later_step_reads_the_output_of_the_one_before(void **state)
     assert_memory_not_equal(one, chain, n * sizeof *one);
     free(chain);
     free(one);
+    fl_unload(&l);
+}
+
+static void a_round_allocates_nothing(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    int32_t ids[64];
+    make_ids(ids, 64);
+    fl_engine_params p = mtp_params(FL_TYPE_F16);
+    p.vram = fl_vram_for(fl_files.gguf, &p, 25);
+    fl_loaded l = fl_load(fl_files.gguf, &p);
+    const uint64_t calls = fl_heap_calls();
+    const float *logits = NULL;
+    ASSERT_OK(fl_forward_clean(l.engine, ids, 20, &err));
+    for (int i = 0; i < 3; i++)
+        ASSERT_OK(fl_forward_draft(l.engine, ids[20 + i], i, &logits, &err));
+    ASSERT_OK(fl_forward_held(l.engine, ids + 20, 4, &err));
+    fl_forward_promote(l.engine, 3);
+    assert_int_equal(fl_heap_calls(), calls);
     fl_unload(&l);
 }
 
@@ -331,10 +352,12 @@ static void what_cannot_be_is_refused(void **state)
 
 int main(void)
 {
+    fl_heap_watch();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cache_follows_what_is_kept),
         cmocka_unit_test(drafts_do_not_depend_on_chunks_threads_or_tiers),
         cmocka_unit_test(a_later_step_reads_the_output_of_the_one_before),
+        cmocka_unit_test(a_round_allocates_nothing),
         cmocka_unit_test(the_plan_counts_the_block),
         cmocka_unit_test(the_text_is_that_of_ar),
         cmocka_unit_test(what_is_not_finite_in_the_block_stops_drafts_only),
