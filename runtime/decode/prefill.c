@@ -122,6 +122,7 @@ bool fl_loop_go(const fl_gen_config *c, fl_gen_result *out, int64_t done, int64_
 
 bool fl_loop_between(fl_generator *g, const fl_gen_config *c, fl_gen_result *out)
 {
-    fill_up(g, g->engine->state.n);
+    const fl_state *st = &g->engine->state;
+    if (st->n_causal == st->n) fill_up(g, st->n); /* else nobody could go back there */
     return fl_loop_go(c, out, out->n_prompt - out->n_reused, out->n_prompt - out->n_reused);
 }
