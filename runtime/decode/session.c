@@ -208,6 +208,14 @@ static uint32_t kv_layers(const fl_state *st)
     return n;
 }
 
+/* The model's attention layers, and the MTP block's if the run that saved had loaded it. */
+static bool layers_fit(const fl_session_head *h, const fl_engine *e)
+{
+    const uint32_t model = kv_layers(&e->state) - e->params.mtp;
+    return h->n_kv_layers == model ||
+           (e->model->index->hp.n_mtp > 0 && h->n_kv_layers == model + 1);
+}
+
 /* ---- the bulk ---- */
 
 typedef struct stream {
@@ -266,15 +274,31 @@ static fl_status read_rungs(stream *x, fl_generator *g, fl_err *err)
     return FL_OK;
 }
 
+/* The MTP block's cache, the last one, may be missing in the file or have no place here: drafts
+ * then see nothing of what was read, the text is the same. */
+static fl_status read_cache(stream *x, fl_state *st, fl_err *err)
+{
+    const uint64_t bytes = cache_bytes(&x->s->h);
+    uint32_t left = x->s->h.n_kv_layers;
+    for (int i = 0; i < st->n_layer; i++) {
+        if (!st->k[i]) continue;
+        if (left == 0) {
+            memset(st->k[i], 0, bytes);
+            memset(st->v[i], 0, bytes);
+            continue;
+        }
+        FL_TRY(get(x, st->k[i], bytes, err));
+        FL_TRY(get(x, st->v[i], bytes, err));
+        left--;
+    }
+    return skip(x, 2 * left * bytes, err);
+}
+
 static fl_status read_bulk(stream *x, fl_generator *g, fl_err *err)
 {
     const fl_session_head *h = &x->s->h;
     fl_state *st = &g->engine->state;
-    for (int i = 0; i < st->n_layer; i++) {
-        if (!st->k[i]) continue;
-        FL_TRY(get(x, st->k[i], cache_bytes(h), err));
-        FL_TRY(get(x, st->v[i], cache_bytes(h), err));
-    }
+    FL_TRY(read_cache(x, st, err));
     FL_TRY(read_rungs(x, g, err));
     FL_TRY(get(x, st->gdn, h->gdn_bytes, err));
     if (XXH3_64bits_digest(x->hash) != h->bulk_hash)
@@ -296,7 +320,7 @@ fl_status fl_session_restore(const fl_session *s, fl_generator *g, uint64_t iden
     const fl_state *st = &g->engine->state;
     FL_TRY(fl_session_check(s, g->engine, identity, err));
     if (s->h.gdn_bytes != st->gdn_bytes || s->h.kv_row_bytes != fl_state_kv_row_bytes(st) ||
-        s->h.n_kv_layers != kv_layers(st))
+        !layers_fit(&s->h, g->engine))
         return damaged(s->path, "its sizes are not this model's", err);
     stream x = {.s = s, .at = sizeof(s->h) + s->n_front};
     FL_TRY(open_hash(&x, s->path, err));

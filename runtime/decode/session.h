@@ -7,7 +7,8 @@
  * caller's (the conversation). A restored sequence goes on with the same bits.
  *
  * Little endian: fl_session_head (session.c), the tokens (i32), the checkpoints' positions and
- * kinds (i64 pairs), the note; then the bulk: K and V rows of each attention layer, the
+ * kinds (i64 pairs), the note; then the bulk: K and V rows of each attention layer (of the
+ * MTP block too where it is loaded; runs with and without it read each other's files), the
  * checkpoints' copies, the state's. Both parts have an XXH3 of their own. */
 typedef struct fl_session fl_session;
 

@@ -2,12 +2,13 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "runtime/decode/generate.h"
+#include "runtime/decode/session.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 #include "tests/support/heap.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
+#include "tests/support/tmp.h"
 
 enum { N_CTX = 512, HELD = 8 };
 
@@ -152,6 +153,80 @@ static void a_later_step_reads_the_output_of_the_one_before(void **state)
     free(chain);
     free(one);
     fl_unload(&l);
+}
+
+/* Going back to a copy of the state, as the checkpoints do. */
+static void the_cache_follows_a_step_back(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    int32_t ids[64], other[10] = {9, 8, 7, 6, 5, 4, 3, 2, 1, 0};
+    make_ids(ids, 64);
+    const fl_engine_params p = mtp_params(FL_TYPE_F16);
+    fl_loaded l = fl_load(fl_files.gguf, &p);
+    fl_engine *e = l.engine;
+    fl_state_copy copy = {.memory = malloc(e->state.gdn_bytes)};
+    assert_non_null(copy.memory);
+    ASSERT_OK(fl_forward_clean(e, ids, 60, &err));
+    const uint64_t want = fl_state_hash(&e->state);
+    fl_state_reset(&e->state);
+    ASSERT_OK(fl_forward_clean(e, ids, 40, &err));
+    fl_state_save(&e->state, &copy);
+    ASSERT_OK(fl_forward_clean(e, other, 10, &err));
+    fl_state_restore(&e->state, &copy);
+    ASSERT_OK(fl_forward_clean(e, ids + 40, 20, &err));
+    assert_true(fl_state_hash(&e->state) == want);
+    free(copy.memory);
+    fl_unload(&l);
+}
+
+/* A session saved with the block (or without) goes on in a run with it and in one without. */
+static void sessions_with_and_without_the_block_fit(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    int32_t ids[64];
+    char *path = fl_tmp_path(fl_files.dir, "chat.session");
+    make_ids(ids, 64);
+    for (int i = 0; i < 4; i++) {
+        const bool saved_with = i & 1, restored_with = i & 2;
+        uint64_t hash[2], bytes;
+        float *next[2];
+        for (int k = 0; k < 2; k++) {
+            fl_generator *g = NULL;
+            fl_session *s = NULL;
+            fl_engine_params p = mtp_params(FL_TYPE_Q8_0);
+            p.mtp = k ? restored_with : saved_with;
+            fl_loaded l = fl_load(fl_files.gguf, &p);
+            fl_engine *e = l.engine;
+            const size_t vocab = (size_t)l.model->index->hp.n_vocab;
+            ASSERT_OK(fl_generator_create(&g, e, &err));
+            if (k) {
+                ASSERT_OK(fl_forward_clean(e, ids + 30, 33, &err)); /* something to forget */
+                ASSERT_OK(fl_session_open(&s, path, &err));
+                ASSERT_OK(fl_session_restore(s, g, 1, &err));
+                fl_session_close(&s);
+            } else {
+                ASSERT_OK(fl_forward_clean(e, ids, 40, &err));
+                ASSERT_OK(fl_session_save(g, 1, path, "", 0, &bytes, &err));
+            }
+            hash[k] = fl_state_hash(&e->state);
+            const float *logits = NULL;
+            if (p.mtp) ASSERT_OK(fl_forward_draft(e, ids[40], 0, &logits, &err));
+            ASSERT_OK(fl_forward_clean(e, ids + 40, 5, &err));
+            ASSERT_OK(fl_forward_logits(e, (const int[]){-1}, 1, &logits, &err));
+            next[k] = malloc(vocab * sizeof(float));
+            assert_non_null(next[k]);
+            memcpy(next[k], logits, vocab * sizeof(float));
+            if (k) assert_memory_equal(next[0], next[1], vocab * sizeof(float));
+            fl_generator_destroy(&g);
+            fl_unload(&l);
+        }
+        assert_int_equal(hash[0] == hash[1], saved_with == restored_with);
+        free(next[0]);
+        free(next[1]);
+    }
+    free(path);
 }
 
 static void a_round_allocates_nothing(void **state)
@@ -357,6 +432,8 @@ int main(void)
         cmocka_unit_test(the_cache_follows_what_is_kept),
         cmocka_unit_test(drafts_do_not_depend_on_chunks_threads_or_tiers),
         cmocka_unit_test(a_later_step_reads_the_output_of_the_one_before),
+        cmocka_unit_test(the_cache_follows_a_step_back),
+        cmocka_unit_test(sessions_with_and_without_the_block_fit),
         cmocka_unit_test(a_round_allocates_nothing),
         cmocka_unit_test(the_plan_counts_the_block),
         cmocka_unit_test(the_text_is_that_of_ar),
