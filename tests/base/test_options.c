@@ -73,6 +73,7 @@ static void mistakes_are_named(void **state)
     ASSERT_FAILS(parse("run m --all"), FL_E_ARG, "run does not take --all");
     ASSERT_FAILS(parse("run m --prompt"), FL_E_ARG, "needs a value");
     ASSERT_FAILS(parse("run m --mode fast"), FL_E_ARG, "one of auto|ar|block");
+    ASSERT_FAILS(parse("run m --kv q4_0"), FL_E_ARG, "one of f16|q8_0|f32");
     ASSERT_FAILS(parse("run m --mode a"), FL_E_ARG, "one of auto|ar|block");
     ASSERT_FAILS(parse("run m --think maybe"), FL_E_ARG, "on or off");
     ASSERT_FAILS(parse("run m --ctx 0"), FL_E_ARG, "from 1 to 131072");

@@ -289,7 +289,10 @@ static void plan_prints_what_run_takes(void **state)
         "--ctx 128 --mode ar --kv f32 --chunk 40 --threads 3 --cpu reference",
         "--ctx 128 --mode block --chunk 32 --vram 720K",
         "--ctx 128 --chunk 32 --vram 780K",
+        "--ctx 1024 --mode ar",
+        "--ctx 1024 --mode ar --kv q8_0",
     };
+    enum { LAST = sizeof(options) / sizeof(*options) - 1 };
     char words[512];
     int64_t bytes[sizeof(options) / sizeof(*options)];
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
@@ -306,6 +309,8 @@ static void plan_prints_what_run_takes(void **state)
     }
     assert_int_equal(bytes[0], bytes[3]); /* auto speculates on this model */
     assert_true(bytes[1] < bytes[0]);
+    /* One attention layer, keys and values, one kv head of 32: 64 bytes a row become 34. */
+    assert_int_equal(bytes[LAST - 1] - bytes[LAST], 1024 * 2 * (64 - 34));
     char *table = fl_command_output(fl_tool_plan, words_of("plan %s --mode block", clover, ""));
     assert_non_null(strstr(table, "KV cache"));
     assert_non_null(strstr(table, "For run --mode block (asked for)"));
