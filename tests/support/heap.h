@@ -5,7 +5,8 @@
 
 /* What the process allocates: every malloc, calloc, realloc, posix_memalign and aligned_alloc of
  * any thread, those inside libraries too. In plain builds by definitions that take the place of
- * the C library's, under a sanitizer by its hooks. */
+ * the C library's, under a sanitizer by its hooks; the thread sanitizer's see no posix_memalign and
+ * no aligned_alloc. */
 
 /* Call first in main: installs the hooks. Bytes allocated before count as 0. */
 void fl_heap_watch(void);
