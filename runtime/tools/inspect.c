@@ -283,8 +283,8 @@ static void print_blocks(const fl_clover *c)
            "block diffusion", c->block_size, (int)c->mask_id, (double)c->threshold,
            fl_gdn_block_mode_name(c->gdn_block_mode));
     line("block mode", c->verdict < 0 ? "not known whether it is earned: auto speculates"
-                       : c->verdict   ? "earned: auto decodes in blocks"
-                                      : "not earned: auto speculates");
+                       : c->verdict ? "earned: auto decodes in blocks where stored rates favour it"
+                                    : "not earned: auto speculates");
 }
 
 static void print_types(const report *r)
