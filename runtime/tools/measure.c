@@ -88,6 +88,7 @@ static void count(fl_measured_mode *t, const fl_gen_result *r)
     t->block_passes += r->denoise_passes - r->fused_passes;
     t->fused_passes += r->fused_passes;
     t->held_passes += r->held_passes;
+    t->draft_steps += r->draft_steps;
     t->blocks += r->blocks;
     t->drafted += r->drafted;
     t->accepted += r->accepted;
@@ -110,7 +111,7 @@ static fl_status answer_all(measurement *m, int request, int64_t room, fl_err *e
 
 /* ---- passes ---- */
 
-typedef enum pass { PASS_STEP, PASS_BLOCK, PASS_FUSED, PASS_HELD, PASS_PREFILL } pass;
+typedef enum pass { PASS_STEP, PASS_BLOCK, PASS_FUSED, PASS_HELD, PASS_DRAFT, PASS_PREFILL } pass;
 
 /* `rows` clean, held or masked rows; a fused pass has as many of both. */
 static fl_status run_pass(measurement *m, pass kind, const int32_t *x, int rows, fl_err *err)
@@ -133,13 +134,14 @@ static fl_status run_pass(measurement *m, pass kind, const int32_t *x, int rows,
     case PASS_BLOCK: FL_TRY(fl_forward_denoise(e, masks, rows, sw, err)); break;
     case PASS_FUSED: FL_TRY(fl_forward_fused(e, x, rows, masks, rows, sw, err)); break;
     case PASS_HELD: FL_TRY(fl_forward_held(e, x, rows, err)); break;
+    case PASS_DRAFT: return fl_forward_draft(e, x[0], 0, &logits, err);
     }
     return fl_forward_logits(e, row, n_logits, &logits, err);
 }
 
 static void list_pass(fl_measured *out, pass kind, int rows)
 {
-    static const char *const name[] = {"step", "block", "fused", "held", "prefill"};
+    static const char *const name[] = {"step", "block", "fused", "held", "draft", "prefill"};
     out->pass[out->n_passes++] = (fl_measured_pass){name[kind], rows, 0.0};
 }
 
@@ -173,6 +175,10 @@ static fl_status time_passes(measurement *m, fl_err *err)
     for (int rows = 2; rows <= m->e->params.held_rows; rows *= 2) {
         kind[out->n_passes] = PASS_HELD;
         list_pass(out, PASS_HELD, rows);
+    }
+    if (m->e->params.mtp) {
+        kind[out->n_passes] = PASS_DRAFT;
+        list_pass(out, PASS_DRAFT, 1);
     }
     kind[out->n_passes] = PASS_PREFILL;
     list_pass(out, PASS_PREFILL, (int)m->e->params.chunk);
@@ -252,7 +258,8 @@ double fl_measured_rate(const fl_measured *m, fl_gen_mode mode)
     const fl_measured_mode *t = &m->mode[mode];
     double s = (double)t->steps * pass_seconds(m, "step", 1) +
                (double)t->block_passes * pass_seconds(m, "block", 1) +
-               (double)t->fused_passes * pass_seconds(m, "fused", 1);
+               (double)t->fused_passes * pass_seconds(m, "fused", 1) +
+               (double)t->draft_steps * pass_seconds(m, "draft", 1);
     if (t->held_passes > 0) {
         const double n = (double)t->held_passes;
         s += n * pass_seconds(m, "held", 1.0 + (double)t->drafted / n);

@@ -10,12 +10,14 @@
 typedef struct fl_measured_mode {
     int64_t tokens; /* generated; 0: the mode was not measured */
     int64_t steps, block_passes, fused_passes, held_passes;
+    int64_t draft_steps; /* of the MTP block; no passes over the model */
     int64_t blocks, drafted, accepted;
 } fl_measured_mode;
 
 /* With the logits that decoding takes from it. */
 typedef struct fl_measured_pass {
-    const char *kind; /* "step" (one AR token), "block", "fused", "held", "prefill" */
+    const char *kind; /* "step" (one AR token), "block", "fused", "held", "draft" (a step of the
+                         MTP block), "prefill" */
     int rows;         /* fused: clean rows, and masked rows beside them */
     double seconds;
 } fl_measured_pass;

@@ -197,6 +197,26 @@ static void test_a_damaged_store_is_no_failure(void **state)
     fl_json_free(&j);
 }
 
+/* Without masks: no block passes; with an MTP block its steps are timed too. */
+static void test_base_model(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"step", "held", "held",  "held",
+                                        "held", "held", "draft", "prefill"};
+    for (int mtp = 0; mtp < 2; mtp++) {
+        fl_make m = fl_make_tiny();
+        m.mtp = mtp;
+        fl_make_gguf(&m, fl_files.gguf);
+        fl_json *j = json(fl_tool_calibrate, words("calibrate", "--json --ctx 256"));
+        const fl_json *passes = fl_json_get(fl_json_get(j, "rates"), "passes");
+        check_modes(fl_json_get(j, "rates"), false);
+        assert_int_equal(fl_json_size(passes), 7 + mtp);
+        for (size_t i = 0; i < fl_json_size(passes); i++)
+            assert_string_equal(str(fl_json_at(passes, i), "kind"), kinds[i + (!mtp && i == 6)]);
+        fl_json_free(&j);
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -221,6 +241,7 @@ int main(void)
                                         fl_files_teardown),
         cmocka_unit_test_setup_teardown(test_a_damaged_store_is_no_failure, setup,
                                         fl_files_teardown),
+        cmocka_unit_test_setup_teardown(test_base_model, setup, fl_files_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, setup, fl_files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
