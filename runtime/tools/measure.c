@@ -1,5 +1,6 @@
 #include "runtime/tools/measure.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,6 +143,7 @@ static fl_status run_pass(measurement *m, pass kind, const int32_t *x, int rows,
 static void list_pass(fl_measured *out, pass kind, int rows)
 {
     static const char *const name[] = {"step", "block", "fused", "held", "draft", "prefill"};
+    assert(out->n_passes < FL_MEASURE_PASSES);
     out->pass[out->n_passes++] = (fl_measured_pass){name[kind], rows, 0.0};
 }
 
@@ -172,7 +174,9 @@ static fl_status time_passes(measurement *m, fl_err *err)
         kind[out->n_passes] = (pass)k;
         list_pass(out, (pass)k, sw->block_size);
     }
-    for (int rows = 2; rows <= m->e->params.held_rows; rows *= 2) {
+    const int held = m->e->params.held_rows;
+    for (int rows = 1; rows < held;) {
+        rows = 2 * rows < held ? 2 * rows : held;
         kind[out->n_passes] = PASS_HELD;
         list_pass(out, PASS_HELD, rows);
     }
@@ -209,12 +213,17 @@ fl_status fl_measure(fl_engine *e, fl_generator *g, const fl_measure_config *c, 
 {
     measurement m = {.e = e, .g = g, .c = c, .out = out, .start_ns = fl_clock_ns()};
     const fl_engine_params *p = &e->params;
-    const int64_t room = p->chunk > FL_MEASURE_CONTEXT ? p->chunk : FL_MEASURE_CONTEXT;
+    /* A fused pass has twice a block's rows. */
+    const int64_t blocks = BEFORE + 2 * (int64_t)p->block_size;
+    const int64_t need = blocks > FL_MEASURE_CONTEXT ? blocks : FL_MEASURE_CONTEXT;
+    const int64_t room = p->chunk > need ? p->chunk : need;
     fl_status st = FL_OK;
+    assert(p->held_rows >= 2);
     *out = (fl_measured){0};
-    if (p->n_ctx < FL_MEASURE_CONTEXT || p->held_rows < 2)
-        return FL_FAIL(err, FL_E_ARG, 0, "measuring takes a context of %d tokens, this has %lld",
-                       FL_MEASURE_CONTEXT, (long long)p->n_ctx);
+    if (p->n_ctx < need)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "measuring takes a context of %lld tokens, this has %lld: raise --ctx",
+                       (long long)need, (long long)p->n_ctx);
     m.text = malloc((size_t)room * sizeof *m.text);
     if (!m.text) return FL_FAIL(err, FL_E_NOMEM, 0, "measuring: out of memory");
     FL_GO(encode(&m, err));

@@ -40,8 +40,8 @@ typedef struct fl_measure_config {
     void *arg;
 } fl_measure_config;
 
-/* The engine has held rows and a context of FL_MEASURE_CONTEXT tokens at least, else FL_E_ARG. The
- * sequence in it is lost. */
+/* An engine with held rows; the sequence in it is lost. FL_E_ARG: a context of less than
+ * FL_MEASURE_CONTEXT tokens (more where blocks are larger than 112). */
 enum { FL_MEASURE_CONTEXT = 256 };
 FL_CHECKED fl_status fl_measure(fl_engine *e, fl_generator *g, const fl_measure_config *c,
                                 fl_measured *out, fl_err *err);
