@@ -10,6 +10,7 @@
 #include "runtime/tools/logits.h"
 #include "runtime/tools/patch.h"
 #include "runtime/tools/plan.h"
+#include "runtime/tools/probe.h"
 #include "runtime/tools/quantize.h"
 #include "runtime/tools/run.h"
 
@@ -26,7 +27,7 @@ static const struct {
 } tools[] = {
     {"run", fl_tool_run},       {"plan", fl_tool_plan},         {"inspect", fl_tool_inspect},
     {"logits", fl_tool_logits}, {"quantize", fl_tool_quantize}, {"calibrate", fl_tool_calibrate},
-    {"patch", fl_tool_patch},
+    {"patch", fl_tool_patch},   {"probe", fl_tool_probe},
 };
 
 static int fail(const fl_err *err, int code)

@@ -47,6 +47,8 @@ static const command commands[] = {
      "write a GGUF file from a safetensors folder or an F32/F16/BF16 GGUF"},
     {"patch", C_PATCH, 2, 2, "patch IN.gguf OUT.gguf [--v-heads V] [--map FILE]",
      "write a GGUF file that other programs read, its weights copied as they are"},
+    {"probe", C_PROBE, 1, 1, "probe MODEL [--json] [--map FILE] [options]",
+     "measure how a model is wired and whether its block mode is earned; remembered"},
 };
 
 static const command *find_command(const char *name)

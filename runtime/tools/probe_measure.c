@@ -34,26 +34,35 @@ double fl_probe_mean(const fl_probe_rows *r, int level)
     return n ? sum / n : 0;
 }
 
+/* Sum of a - b over a position's levels; *n counts the rows. */
+static double position_diff(const fl_probe_rows *a, const fl_probe_rows *b, int at, int *n)
+{
+    double sum = 0;
+    for (int level = 0; level < FL_PROBE_LEVELS; level++) {
+        const int i = level * a->n_answer + at;
+        if (a->nll[i] < 0 || b->nll[i] < 0) continue;
+        sum += (double)a->nll[i] - (double)b->nll[i];
+        (*n)++;
+    }
+    return sum;
+}
+
 fl_probe_diff fl_probe_compare(const fl_probe_rows *a, const fl_probe_rows *b,
                                const fl_probe_text *t, bool first_block, int block_size)
 {
     double sum = 0, sum2 = 0;
-    int n = 0;
-    for (int level = 0; level < FL_PROBE_LEVELS; level++) {
-        int at = level * a->n_answer;
-        for (int d = 0; d < t->n_docs; d++)
-            for (int pos = t->doc[d].n_prompt; pos < t->doc[d].n; pos++, at++) {
-                if (first_block && pos / block_size != t->doc[d].n_prompt / block_size) continue;
-                if (a->nll[at] < 0 || b->nll[at] < 0) continue;
-                const double x = (double)a->nll[at] - (double)b->nll[at];
-                sum += x;
-                sum2 += x * x;
-                n++;
-            }
-    }
-    if (n < 2) return (fl_probe_diff){0, 0};
-    const double mean = sum / n, var = sum2 / n - mean * mean;
-    return (fl_probe_diff){mean, var > 0 ? sqrt(var / (n - 1)) : 0};
+    int rows = 0, positions = 0, at = 0;
+    for (int d = 0; d < t->n_docs; d++)
+        for (int pos = t->doc[d].n_prompt; pos < t->doc[d].n; pos++, at++) {
+            if (first_block && pos / block_size != t->doc[d].n_prompt / block_size) continue;
+            const double x = position_diff(a, b, at, &rows);
+            sum += x;
+            sum2 += x * x;
+            positions++;
+        }
+    if (positions < 2) return (fl_probe_diff){0, 0};
+    const double var = (sum2 - sum * sum / positions) * positions / (positions - 1);
+    return (fl_probe_diff){sum / rows, var > 0 ? sqrt(var) / rows : 0};
 }
 
 /* A number in [0, 1) for a position of a conversation, always the same one. */

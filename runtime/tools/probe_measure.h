@@ -26,7 +26,8 @@ void fl_probe_rows_free(fl_probe_rows *r);
 /* Mean over the masked rows of a level; of all levels' rows with level < 0. */
 double fl_probe_mean(const fl_probe_rows *r, int level);
 
-/* Mean of a - b over the rows of all levels, and its standard error. */
+/* Mean of a - b over the rows of all levels, and its standard error; the levels of one position
+ * are no independent rows, so they count as one sum. */
 typedef struct fl_probe_diff {
     double mean, se;
 } fl_probe_diff;

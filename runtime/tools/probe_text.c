@@ -38,36 +38,40 @@ const fl_probe_doc fl_probe_general[] = {
 /* Vocabulary of clover-tiny; no other model is known that has as few tokens. */
 enum { TINY_VOCABULARY = 2048 };
 
-static fl_status add_doc(fl_probe_text *t, const fl_tokenizer *tok, const fl_probe_doc *d,
-                         int limit, fl_err *err)
+static fl_status join(fl_probe_ids *x, const int32_t *prompt, size_t n_prompt,
+                      const int32_t *answer, size_t n_answer, fl_err *err)
 {
-    fl_probe_ids *x = &t->doc[t->n_docs];
-    int32_t *answer = NULL;
+    x->ids = malloc((n_prompt + n_answer + 1) * sizeof *x->ids);
+    if (!x->ids) return FL_FAIL(err, FL_E_NOMEM, 0, "probe: no memory for its text");
+    memcpy(x->ids, prompt, n_prompt * sizeof *x->ids);
+    memcpy(x->ids + n_prompt, answer, n_answer * sizeof *x->ids);
+    x->n_prompt = (int)n_prompt;
+    x->n = (int)(n_prompt + n_answer);
+    return FL_OK;
+}
+
+/* A prompt that leaves no room for an answer is left out. */
+static fl_status add_doc(fl_probe_text *t, const fl_tokenizer *tok, const fl_probe_doc *d,
+                         size_t limit, fl_err *err)
+{
+    int32_t *prompt = NULL, *answer = NULL;
     size_t n_prompt = 0, n_answer = 0;
-    FL_TRY(fl_tokenizer_encode(tok, d->prompt, strlen(d->prompt), true, &x->ids, &n_prompt, err));
+    fl_probe_ids x = {0};
     fl_status st =
-        fl_tokenizer_encode(tok, d->answer, strlen(d->answer), true, &answer, &n_answer, err);
-    if (st == FL_OK && n_prompt < (size_t)limit) {
-        if (n_answer > (size_t)limit - n_prompt) n_answer = (size_t)limit - n_prompt;
-        int32_t *both = realloc(x->ids, (n_prompt + n_answer) * sizeof *both);
-        if (both) {
-            x->ids = both;
-            memcpy(both + n_prompt, answer, n_answer * sizeof *both);
-            x->n_prompt = (int)n_prompt;
-            x->n = (int)(n_prompt + n_answer);
-            t->n_answer += (int)n_answer;
-            if (x->n > t->longest) t->longest = x->n;
-            t->n_docs++;
-        } else {
-            st = FL_FAIL(err, FL_E_NOMEM, 0, "probe: no memory for its text");
-        }
+        fl_tokenizer_encode(tok, d->prompt, strlen(d->prompt), true, &prompt, &n_prompt, err);
+    if (st == FL_OK)
+        st = fl_tokenizer_encode(tok, d->answer, strlen(d->answer), true, &answer, &n_answer, err);
+    if (st == FL_OK && n_prompt < limit) {
+        if (n_answer > limit - n_prompt) n_answer = limit - n_prompt;
+        st = join(&x, prompt, n_prompt, answer, n_answer, err);
     }
+    free(prompt);
     free(answer);
-    if (t->n_docs == 0 || x != &t->doc[t->n_docs - 1]) { /* not taken */
-        free(x->ids);
-        *x = (fl_probe_ids){0};
-    }
-    return st;
+    if (st != FL_OK || !x.ids) return st;
+    t->doc[t->n_docs++] = x;
+    t->n_answer += x.n - x.n_prompt;
+    if (x.n > t->longest) t->longest = x.n;
+    return FL_OK;
 }
 
 fl_status fl_probe_text_open(fl_probe_text *t, const fl_model *model, int limit, fl_err *err)
@@ -85,7 +89,7 @@ fl_status fl_probe_text_open(fl_probe_text *t, const fl_model *model, int limit,
     if (t->fill < 0) t->fill = model->index->hp.eos_id > 0 ? model->index->hp.eos_id : 0;
     fl_status st = FL_OK;
     for (; d->prompt && st == FL_OK && t->n_docs < FL_PROBE_DOCS; d++)
-        st = add_doc(t, tok, d, limit, err);
+        st = add_doc(t, tok, d, limit > 0 ? (size_t)limit : 0, err);
     if (st == FL_OK && t->n_answer == 0)
         st = FL_FAIL(err, FL_E_ARG, 0, "%s: none of the probe's conversations fits into %d tokens",
                      path, limit);

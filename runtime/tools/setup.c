@@ -43,7 +43,7 @@ fl_status fl_setup_asked(const fl_options *o, fl_wiring *w, fl_err *err)
     return o->map ? fl_role_map_load(&w->roles, o->map, err) : FL_OK;
 }
 
-static fl_status engine_params(const fl_options *o, fl_engine_params *p, fl_err *err)
+fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_err *err)
 {
     *p = fl_engine_defaults();
     p->device = o->device;
@@ -144,7 +144,7 @@ static fl_status open_engine(const fl_options *o, const fl_model *model, fl_gen_
                              fl_engine **engine, fl_err *err)
 {
     fl_engine_params p;
-    FL_TRY(engine_params(o, &p, err));
+    FL_TRY(fl_setup_engine_params(o, &p, err));
     /* logits decodes nothing. */
     const bool decodes = !o->command || strcmp(o->command, "logits") != 0;
     if (decodes && (c->mode == FL_GEN_AUTO || c->mode == FL_GEN_SPEC)) {
