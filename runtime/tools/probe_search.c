@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* What generation behind the text needs of the context, two blocks included. */
-enum { ROOM = 160, LONGEST = 400, MAX_ROUNDS = 3, SCREENED = 3, MOST_MASKS = 96 };
+enum { ROOM = 160, LONGEST = 400, MAX_ROUNDS = 3, SCREENED = 3, MOST_MASKS = 64, MOST_BEHIND = 24 };
 static const double sure_errors = 3.0, sure_nats = 0.1;
 
 int fl_probe_pick(const fl_probe_entry *e, int n)
@@ -234,7 +234,7 @@ static int mask_candidates(const fl_probe *p, int32_t *id)
     for (int32_t i = 0; i < vocab && n < MOST_MASKS; i++) {
         const bool added = i < named && fl_tokenizer_kind(p->tokenizer, i) != FL_TOKEN_NORMAL;
         if (!added && i < named) continue;
-        if (i >= named && ++behind > MOST_MASKS / 2) break;
+        if (i >= named && ++behind > MOST_BEHIND) break;
         if (i != p->text.fill && !in_text(&p->text, i)) id[n++] = i;
     }
     return n;
@@ -314,11 +314,18 @@ static fl_status settle_gdn(fl_probe *p, fl_wiring *w, bool *changed, fl_err *er
         a.base = a.n;
         offer(&a, &v, "bidir");
     }
+    double best = INFINITY; /* no assignment is the definition's: the likeliest stands for it */
     for (int i = 0; i < p->roles.n_options; i++) {
         char value[64];
+        const fl_probe_rows *rows;
         v.roles = p->roles.option[i];
         snprintf(value, sizeof value, "bidir, assignment of roles %d", i + 1);
-        if (i == 0) a.base = a.n;
+        say(p, a.guess);
+        FL_TRY(rows_of(p, &v, false, &rows, err));
+        if (fl_probe_mean(rows, -1) < best) {
+            best = fl_probe_mean(rows, -1);
+            a.base = a.n;
+        }
         offer(&a, &v, value);
     }
     return settle(p, &a, w, changed, err);
