@@ -224,6 +224,63 @@ static void C083_penalties_do_not_count_the_prompt(void **state)
     }
 }
 
+/* One block by hand, a row a pass: each pass counts the rows of the passes before it, wherever in
+ * the block they stand, and none of its own. Ids behind the prompt go to out. */
+static void fill_by_hand(const fl_gen_config *c, const int32_t *prompt, int n, int32_t *out)
+{
+    fl_err err = {0};
+    fl_engine *e = fl_tiny.engine;
+    const int first = n - n % 32;
+    fl_sampler *s = NULL;
+    int32_t block[32];
+    ASSERT_OK(fl_sampler_create(&s, &e->exec.k, e->model->index->hp.n_vocab, 1, &err));
+    for (int32_t id = 0; id < e->model->index->hp.n_vocab; id++)
+        if (fl_sampler_banned(fl_tiny.gen->sampler, id)) fl_sampler_ban(s, id);
+    ASSERT_OK(fl_sampler_configure(s, &c->sampler, &err));
+    fl_state_reset(&e->state);
+    ASSERT_OK(fl_forward_clean(e, prompt, first, &err));
+    for (int i = 0; i < 32; i++) block[i] = first + i < n ? prompt[first + i] : c->clover.mask_id;
+    for (int left = 32 - n % 32; left > 0; left--) {
+        const float *logits = NULL;
+        int best = -1;
+        fl_pick surest = {0};
+        ASSERT_OK(fl_forward_denoise(e, block, 32, &c->clover, &err));
+        for (int i = 0; i < 32; i++) {
+            if (block[i] != c->clover.mask_id) continue;
+            ASSERT_OK(fl_forward_logits(e, &i, 1, &logits, &err));
+            const fl_pick p = fl_sampler_pick(s, logits, first + i, 0);
+            if (best >= 0 && p.confidence <= surest.confidence) continue;
+            best = i;
+            surest = p;
+        }
+        block[best] = surest.token;
+        fl_sampler_count(s, surest.token, first + best);
+    }
+    memcpy(out, block + n % 32, (size_t)(32 - n % 32) * sizeof(*out));
+    fl_sampler_destroy(&s);
+}
+
+static void penalties_count_the_rows_of_a_blocks_earlier_passes(void **state)
+{
+    (void)state;
+    int32_t ids[41], want[23];
+    static fl_output o;
+    fl_tiny_prompt(ids, 41);
+    for (int sampled = 0; sampled < 2; sampled++) {
+        fl_gen_config c = fl_tiny_config(FL_GEN_BLOCK);
+        c.clover.threshold = 1.0f;
+        c.max_tokens = 23;
+        c.sampler.presence = 1.0;
+        c.sampler.frequency = 0.5;
+        c.sampler.repetition = 1.5;
+        if (sampled) c.sampler.temp = 0.7;
+        fill_by_hand(&c, ids, 41, want);
+        fl_tiny_run(&c, ids, 41, &o);
+        assert_int_equal(o.r.denoise_passes, 23);
+        assert_memory_equal(o.ids, want, sizeof want);
+    }
+}
+
 /* ---- streaming and refusals ---- */
 
 static void text_streams_in_order_and_can_be_canceled(void **state)
@@ -284,6 +341,7 @@ int main(void)
         cmocka_unit_test(A3_shifted_causal_blocks_of_one_equal_ar),
         cmocka_unit_test(A8_speculation_gives_the_text_of_ar),
         cmocka_unit_test(C083_penalties_do_not_count_the_prompt),
+        cmocka_unit_test(penalties_count_the_rows_of_a_blocks_earlier_passes),
         cmocka_unit_test(text_streams_in_order_and_can_be_canceled),
         cmocka_unit_test(settings_that_cannot_work_are_refused),
         /* Last: it changes the loaded weights. */
