@@ -17,9 +17,9 @@ bool fl_row_create(fl_row *r, const fl_kernels *k, int64_t n)
     r->l = malloc((size_t)n * sizeof(*r->l));
     r->top_of = malloc((size_t)n_groups(r) * sizeof(*r->top_of));
     r->kept = malloc((size_t)n * sizeof(*r->kept));
-    r->heap = malloc((size_t)n * sizeof(*r->heap));
+    r->spare = malloc((size_t)n * sizeof(*r->spare));
     r->e = malloc((size_t)n * sizeof(*r->e));
-    return r->l && r->top_of && r->kept && r->heap && r->e;
+    return r->l && r->top_of && r->kept && r->spare && r->e;
 }
 
 void fl_row_destroy(fl_row *r)
@@ -27,7 +27,7 @@ void fl_row_destroy(fl_row *r)
     free(r->l);
     free(r->top_of);
     free(r->kept);
-    free(r->heap);
+    free(r->spare);
     free(r->e);
     *r = (fl_row){0};
 }
@@ -73,33 +73,39 @@ void fl_row_rank(fl_row *r)
     r->top = (int32_t)i;
 }
 
-/* ---- candidates by falling logit, a band of logits at a time ---- */
+/* ---- ids by falling logit, a band of logits at a time ---- */
 
-/* a before b: larger logit, lower id on ties. */
-static bool before(fl_candidate a, fl_candidate b)
+/* Rises as the logit falls; equal logits have equal keys. */
+static uint32_t falling_key(float l)
 {
-    return a.l > b.l || (a.l == b.l && a.id < b.id);
+    uint32_t bits;
+    l += 0.0f; /* one zero instead of two */
+    memcpy(&bits, &l, sizeof bits);
+    return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
 }
 
-static void sift(fl_candidate *h, int64_t n, int64_t i)
+/* Sorts ids that stand by rising id: by key, a byte at a time from the lowest one, each pass
+ * keeping the order of the one before, so that equal logits stay by id. */
+static void sort_falling(const fl_row *r, int32_t *ids, int64_t n)
 {
-    for (;;) {
-        int64_t c = 2 * i + 1;
-        if (c >= n) return;
-        if (c + 1 < n && before(h[c + 1], h[c])) c++;
-        if (!before(h[c], h[i])) return;
-        const fl_candidate t = h[i];
-        h[i] = h[c];
-        h[c] = t;
-        i = c;
+    int32_t *from = ids, *to = r->spare;
+    for (int shift = 0; shift < 32; shift += 8) {
+        int64_t at[257] = {0};
+        for (int64_t i = 0; i < n; i++) at[1 + (falling_key(r->l[from[i]]) >> shift & 255)]++;
+        for (int k = 0; k < 256; k++) at[k + 1] += at[k];
+        for (int64_t i = 0; i < n; i++)
+            to[at[falling_key(r->l[from[i]]) >> shift & 255]++] = from[i];
+        int32_t *t = from;
+        from = to;
+        to = t;
     }
 }
 
-/* The candidates not given yet: those of one band lie in the row's heap, all below `low` are still
- * to be looked for. Bands double in width: a few suffice for any spread. */
+/* The row's ids from the first band on, sorted; all below `low` are still to be looked for. Bands
+ * double in width: a few suffice for any spread. */
 typedef struct falling {
     fl_row *r;
-    int64_t n; /* in the heap */
+    int64_t n; /* sorted so far */
     float low, width;
 } falling;
 
@@ -107,6 +113,7 @@ static void next_band(falling *f)
 {
     fl_row *r = f->r;
     const float high = f->low;
+    const int64_t start = f->n;
     f->low = f->width < 1e30f ? r->max - f->width : -INFINITY;
     f->width *= 2.0f;
     for (int64_t g = 0; g < n_groups(r); g++) {
@@ -114,30 +121,24 @@ static void next_band(falling *f)
         const int64_t end = (g + 1) * GROUP < r->n ? (g + 1) * GROUP : r->n;
         for (int64_t i = g * GROUP; i < end; i++)
             if (r->l[i] >= f->low && r->l[i] < high && r->l[i] > -INFINITY)
-                r->heap[f->n++] = (fl_candidate){r->l[i], (int32_t)i};
+                r->kept[f->n++] = (int32_t)i;
     }
-    for (int64_t i = f->n / 2; i-- > 0;) sift(r->heap, f->n, i);
+    if (f->n > start + 1) sort_falling(r, r->kept + start, f->n - start);
 }
 
-/* False when no candidate is left. */
-static bool next(falling *f, fl_candidate *out)
+/* Makes sure that kept[i] is there; false when there are not so many candidates. */
+static bool reach(falling *f, int64_t i)
 {
-    while (f->n == 0) {
-        if (f->low == -INFINITY) return false;
-        next_band(f);
-    }
-    *out = f->r->heap[0];
-    f->r->heap[0] = f->r->heap[--f->n];
-    sift(f->r->heap, f->n, 0);
-    return true;
+    while (f->n <= i && f->low > -INFINITY) next_band(f);
+    return f->n > i;
 }
 
 /* ---- what is kept ---- */
 
 /* E(l - max); the same number either way. */
-static float weight(const fl_row *r, fl_candidate c)
+static float weight(const fl_row *r, int32_t id)
 {
-    return r->has_e ? r->e[c.id] : fl_law_exp(c.l - r->max);
+    return r->has_e ? r->e[id] : fl_law_exp(r->l[id] - r->max);
 }
 
 static double sum_all(fl_row *r)
@@ -146,15 +147,17 @@ static double sum_all(fl_row *r)
     return r->k->exp_sum(r->l, r->n, r->max, r->e);
 }
 
-/* Shortens kept to its first ones: until `goal` is reached, and none below `least`. */
-static void trim(fl_row *r, double goal, float least)
+/* Keeps up to `limit` ids, until `goal` is reached, and none below `least`. */
+static void keep(fl_row *r, falling *f, int64_t limit, double goal, float least)
 {
-    double sum = 0.0;
-    int64_t n = 0;
-    while (n < r->n_kept && sum < goal && r->kept[n].l >= least)
-        sum += (double)weight(r, r->kept[n++]);
-    r->n_kept = n;
-    r->mass = sum;
+    r->n_kept = 0;
+    r->mass = 0.0;
+    while (r->n_kept < limit && r->mass < goal && reach(f, r->n_kept)) {
+        const int32_t id = r->kept[r->n_kept];
+        if (r->l[id] < least) return;
+        r->mass += (double)weight(r, id);
+        r->n_kept++;
+    }
 }
 
 void fl_row_keep(fl_row *r, int64_t top_k, double top_p, double min_p)
@@ -167,20 +170,17 @@ void fl_row_keep(fl_row *r, int64_t top_k, double top_p, double min_p)
         return;
     }
     const float least = min_p > 0.0 ? r->max + (float)fl_law_log64(min_p) : -INFINITY;
-    /* Top-p counts within what top-k keeps: with both, all k are taken first. */
-    const bool both = by_k && by_p;
-    const double goal = by_p && !by_k ? top_p * r->k->exp_sum(r->l, r->n, r->max, NULL) : INFINITY;
     const int64_t limit = by_k ? top_k : r->n;
     falling f = {r, 0, INFINITY, 2.0f};
-    fl_candidate c;
-    r->n_kept = 0;
-    r->mass = 0.0;
-    while (r->n_kept < limit && r->mass < goal && next(&f, &c)) {
-        if (!both && c.l < least) break;
-        r->kept[r->n_kept++] = c;
-        r->mass += (double)weight(r, c);
+    double goal = INFINITY;
+    /* Top-p counts within what top-k keeps: with both, all k are taken first. */
+    if (by_k && by_p) {
+        keep(r, &f, limit, INFINITY, -INFINITY);
+        goal = top_p * r->mass;
+    } else if (by_p) {
+        goal = top_p * sum_all(r);
     }
-    if (both) trim(r, top_p * r->mass, least);
+    keep(r, &f, limit, goal, least);
 }
 
 /* ---- the pick ---- */
@@ -198,9 +198,9 @@ static void race_one(best *b, uint64_t key, int32_t id, float l)
 }
 
 /* With u the uniform of an id, it wins only if -log(u) <= e^(l - best), and -log(u) > 1 - u: most
- * ids drop out before any logarithm. reach is e^(max - best) in units of 2^-52, with room for the
+ * ids drop out before any logarithm. margin is e^(max - best) in units of 2^-52, with room for the
  * rounding of E, the weight of the id. */
-static double reach(const fl_row *r, const best *b)
+static double margin(const fl_row *r, const best *b)
 {
     return fl_law_exp64((double)r->max - b->score) * (1.0 + 0x1p-12) * 0x1p52;
 }
@@ -216,18 +216,18 @@ int32_t fl_row_race(const fl_row *r, uint64_t seed, int64_t pos)
     const uint64_t key = fl_noise_key(seed, pos);
     best b = {INT32_MAX, -INFINITY};
     race_one(&b, key, r->top, r->max);
-    double most = reach(r, &b);
+    double most = margin(r, &b);
     for (int64_t i = 1; i < r->n_kept; i++) {
-        const fl_candidate c = r->kept[i];
-        if (!can_win(key, c.id, weight(r, c), most)) continue;
-        race_one(&b, key, c.id, c.l);
-        most = reach(r, &b);
+        const int32_t id = r->kept[i];
+        if (!can_win(key, id, weight(r, id), most)) continue;
+        race_one(&b, key, id, r->l[id]);
+        most = margin(r, &b);
     }
     if (r->n_kept >= 0) return b.id;
     for (int64_t i = 0; i < r->n; i++) {
         if (!can_win(key, (int32_t)i, r->e[i], most) || r->l[i] == -INFINITY) continue;
         race_one(&b, key, (int32_t)i, r->l[i]);
-        most = reach(r, &b);
+        most = margin(r, &b);
     }
     return b.id;
 }
@@ -239,7 +239,8 @@ void fl_row_probabilities(fl_row *r)
             r->l[i] = r->l[i] == -INFINITY ? 0.0f : (float)((double)r->e[i] / r->mass);
         return;
     }
+    for (int64_t i = 0; i < r->n_kept; i++) r->e[r->kept[i]] = weight(r, r->kept[i]);
     memset(r->l, 0, (size_t)r->n * sizeof(*r->l));
     for (int64_t i = 0; i < r->n_kept; i++)
-        r->l[r->kept[i].id] = (float)((double)weight(r, r->kept[i]) / r->mass);
+        r->l[r->kept[i]] = (float)((double)r->e[r->kept[i]] / r->mass);
 }

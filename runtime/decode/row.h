@@ -6,11 +6,6 @@
 /* One row of processed logits: what is largest, what top-k, top-p and min-p keep, and which
  * candidate the noise picks. Private to the sampler. Nothing allocates behind fl_row_create. */
 
-typedef struct fl_candidate {
-    float l; /* processed logit */
-    int32_t id;
-} fl_candidate;
-
 typedef struct fl_row {
     const fl_kernels *k;
     int64_t n; /* ids */
@@ -20,11 +15,10 @@ typedef struct fl_row {
     float max;     /* of all, and its lowest id */
     int32_t top;
     /* fl_row_keep */
-    int64_t n_kept;     /* candidates in kept, falling; -1: all ids, nothing was cut */
-    double mass;        /* sum of E(l - max) over the candidates: 16 lanes over all ids, or one by
-                         * one over kept */
-    fl_candidate *kept; /* [n] */
-    fl_candidate *heap; /* [n] scratch */
+    int64_t n_kept; /* -1: all ids, nothing was cut */
+    int32_t *kept;  /* [n] ids by falling l, lower id first; valid up to n_kept */
+    int32_t *spare; /* [n] for sorting */
+    double mass;    /* sum of E(l - max) over what was kept: 16 lanes over all ids, or one by one */
     bool has_e;
     float *e; /* [n] E(l - max), where they were needed for all ids */
 } fl_row;

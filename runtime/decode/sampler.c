@@ -67,10 +67,15 @@ void fl_sampler_destroy(fl_sampler **sampler)
 
 static fl_status check_biases(const fl_sampler_config *c, int64_t n_vocab, fl_err *err)
 {
-    for (int i = 0; i < c->n_bias; i++)
-        if (c->bias[i].id < 0 || c->bias[i].id >= n_vocab)
-            return FL_FAIL(err, FL_E_ARG, 0, "--logit-bias: token %d is outside 0 to %lld",
-                           c->bias[i].id, (long long)n_vocab - 1);
+    for (int i = 0; i < c->n_bias; i++) {
+        const fl_logit_bias b = c->bias[i];
+        if (b.id < 0 || b.id >= n_vocab)
+            return FL_FAIL(err, FL_E_ARG, 0, "--logit-bias: token %d is outside 0 to %lld", b.id,
+                           (long long)n_vocab - 1);
+        if (b.value != -INFINITY && !(fabsf(b.value) <= FL_BIAS_LIMIT))
+            return FL_FAIL(err, FL_E_ARG, 0, "--logit-bias %d:%g: expected -%d to %d or -inf", b.id,
+                           (double)b.value, FL_BIAS_LIMIT, FL_BIAS_LIMIT);
+    }
     if (c->soft.think < 0 || c->soft.answer < 0)
         return FL_FAIL(err, FL_E_ARG, 0,
                        "--soft-think %lld, --soft-answer %lld: expected 0 (off) or more",

@@ -43,7 +43,7 @@ typedef struct fl_pick {
 
 typedef struct fl_sampler fl_sampler;
 
-/* Scratch for `n_workers` rows of n_vocab logits at once, 24 bytes an id and row; nothing allocates
+/* Scratch for `n_workers` rows of n_vocab logits at once, 16 bytes an id and row; nothing allocates
  * afterwards. The kernels are borrowed; the picks do not depend on their tier. */
 FL_CHECKED fl_status fl_sampler_create(fl_sampler **out, const fl_kernels *k, int64_t n_vocab,
                                        int n_workers, fl_err *err);

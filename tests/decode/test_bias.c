@@ -105,6 +105,10 @@ static void bans_that_leave_nothing_are_refused(void **state)
     ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "token 16 is outside 0 to 15");
     c.bias[7].id = -1;
     ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "token -1");
+    for (int k = 0; k < 3; k++) {
+        c.bias[7] = (fl_logit_bias){7, k == 0 ? NAN : k == 1 ? INFINITY : 100.5f};
+        ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "expected -100 to 100 or -inf");
+    }
     c.n_bias = 0;
     c.soft.think = -1;
     ASSERT_FAILS(fl_sampler_configure(s, &c, &err), FL_E_ARG, "--soft-think");
