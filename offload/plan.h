@@ -25,10 +25,11 @@ typedef struct fl_plan_input {
     fl_plan_item item[FL_PLAN_MAX_ITEMS];
     int n_items;
     int n_layer, n_expert, top_k;
-    bool last_is_mtp;             /* the last layer is the MTP block's, for the table */
-    const uint64_t *expert_bytes; /* [n_layer * n_expert]: bytes of one expert (all its parts,
-                                     each rounded up to 64); 0 in a layer that has no experts */
-    uint64_t file_bytes;          /* of the whole model, for the table */
+    bool last_is_mtp;              /* the last layer is the MTP block's, for the table */
+    const uint64_t *expert_bytes;  /* [n_layer * n_expert]: bytes of one expert (all its parts,
+                                      each rounded up to 64); 0 in a layer that has no experts */
+    uint64_t file_bytes;           /* of the whole model, for the table */
+    uint64_t copy_bytes, n_copies; /* checkpoints of the state in host memory, for the table */
 } fl_plan_input;
 
 /* Policy. With K = max(top_k, 2), B the largest expert and E = device_cap - fixed_bytes:

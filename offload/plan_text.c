@@ -114,10 +114,14 @@ static void print_table(FILE *f, const fl_plan *p)
         fprintf(f, "  of %.1f MiB, %.1f MiB stay free", mib(p->in.device_cap),
                 mib(p->in.device_cap - p->device_bytes));
     fprintf(f, "\n");
+    if (p->n_stages || p->in.n_copies) fprintf(f, "Host memory\n");
     if (p->n_stages) {
-        fprintf(f, "Host memory\n");
         print_row(f, "staging for reads", p->staging_bytes);
         fprintf(f, "  %d of %.2f MiB\n", p->n_stages, mib(p->stage_bytes));
+    }
+    if (p->in.n_copies) {
+        print_row(f, "checkpoints, at most", p->in.n_copies * p->in.copy_bytes);
+        fprintf(f, "  %" PRIu64 " of %.2f MiB\n", p->in.n_copies, mib(p->in.copy_bytes));
     }
     fprintf(f, "File\n");
     if (p->n_total) {
@@ -216,6 +220,8 @@ fl_json *fl_plan_json(const fl_plan *p)
     fl_json_set(j, "device", device_json(p));
     fl_json_set(j, "experts", experts_json(p));
     set_bytes(host, "staging_bytes", p->staging_bytes);
+    set_bytes(host, "checkpoint_bytes", p->in.n_copies * p->in.copy_bytes);
+    fl_json_set_int(host, "n_checkpoints", (int64_t)p->in.n_copies);
     fl_json_set(j, "host", host);
     set_bytes(j, "file_bytes", p->in.file_bytes);
     set_bytes(j, "min_device_cap", p->min_device_cap);

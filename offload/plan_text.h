@@ -15,7 +15,8 @@ char *fl_plan_text(const fl_plan *p);
  *               "resident_bytes", "slots": {"count", "bytes"}},
  *    "experts": {"total", "resident", "streaming", "bytes", "streaming_bytes",
  *                "layers": [{"first", "last", "experts", "resident", "expert_bytes"}]},
- *    "host": {"staging_bytes"}, "file_bytes", "min_device_cap", "full_device_cap", "reason"} */
+ *    "host": {"staging_bytes", "checkpoint_bytes", "n_checkpoints"}, "file_bytes",
+ * "min_device_cap", "full_device_cap", "reason"} */
 fl_json *fl_plan_json(const fl_plan *p);
 
 /* Runs of layers that keep the same number of experts of the same size: from *layer on, the run's

@@ -138,7 +138,7 @@ static const option_row rows[] = {
      "cap of device memory, as 16G or 900MiB; default: what the model wants"},
     {"ctx", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN, AT(ctx), 1, 131072, NULL, "N",
      "tokens of prompt and answer together"},
-    {"state-budget", 0, K_SIZE, C_RUN, AT(state_budget), 0, 0, NULL, "SIZE",
+    {"state-budget", 0, K_SIZE, C_RUN | C_PLAN, AT(state_budget), 0, 0, NULL, "SIZE",
      "host memory for checkpoints of the model's state; default: a tenth of this machine's"},
     {"kv", 0, K_CHOICE, C_MODEL | C_PLAN, AT(kv), 0, 0, "f16|q8_0|f32", "TYPE",
      "type of the KV cache"},

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "runtime/base/memory.h"
 #include "runtime/base/options.h"
 
 static fl_status reserve(fl_ladder *l, int n, fl_err *err)
@@ -28,18 +27,12 @@ static fl_status reserve(fl_ladder *l, int n, fl_err *err)
 fl_status fl_ladder_create(fl_ladder **out, uint64_t copy_bytes, uint64_t budget, int64_t max_rungs,
                            fl_err *err)
 {
-    char have[32], need[32];
-    const uint64_t page = 4096, bytes = (copy_bytes + page - 1) / page * page;
-    const uint64_t fit = (budget ? budget : fl_memory_total() / 10) / bytes;
-    if (budget && fit == 0)
-        return FL_FAIL(err, FL_E_ARG, 0,
-                       "--state-budget %s: one checkpoint of this model takes %s; give at least "
-                       "that",
-                       fl_size_format(have, budget), fl_size_format(need, bytes));
+    uint64_t bytes = 0;
+    int n = 0;
+    FL_TRY(fl_state_fit_copies(copy_bytes, budget, max_rungs, &bytes, &n, err));
     fl_ladder *l = calloc(1, sizeof(*l));
     if (!l) return FL_FAIL(err, FL_E_NOMEM, 0, "checkpoints: out of memory");
     l->copy_bytes = bytes;
-    const int n = fit < (uint64_t)max_rungs ? (int)fit : (int)max_rungs;
     const fl_status st = n > 0 ? reserve(l, n, err) : FL_OK;
     if (st != FL_OK) fl_ladder_destroy(&l);
     *out = l;

@@ -38,9 +38,8 @@ typedef struct fl_ladder {
 
 enum { FL_LADDER_STEP = 512, FL_LADDER_RECENT = 4 };
 
-/* `budget`: bytes for all copies; 0 = a tenth of this machine's memory. At most max_rungs copies
- * are reserved. A budget given that does not hold one copy is FL_E_ARG with the size that would
- * do; the default then gives a ladder without rungs. */
+/* As many rungs as fl_state_fit_copies says, which may be none; fails as it does, FL_E_NOMEM when
+ * the machine refuses the memory. */
 FL_CHECKED fl_status fl_ladder_create(fl_ladder **out, uint64_t copy_bytes, uint64_t budget,
                                       int64_t max_rungs, fl_err *err);
 void fl_ladder_destroy(fl_ladder **l);

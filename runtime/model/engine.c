@@ -121,6 +121,10 @@ static fl_status make_plan(fl_engine *e, fl_err *err)
     if (e->params.mtp)
         in.item[ITEM_MTP] =
             (fl_plan_item){"MTP block, dense part", whole_pages(fl_weights_mtp_bytes(ix))};
+    int n_copies = 0;
+    FL_TRY(fl_state_fit_copies(state.gdn, e->params.state_budget, e->params.n_ctx, &in.copy_bytes,
+                               &n_copies, err));
+    in.n_copies = (uint64_t)n_copies;
     return fl_plan_make(&in, &e->plan, err);
 }
 

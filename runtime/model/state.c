@@ -7,6 +7,8 @@
 
 #include "quant/blocks.h"
 #include "quant/round.h"
+#include "runtime/base/memory.h"
+#include "runtime/base/options.h"
 
 uint64_t fl_state_kv_row_bytes(const fl_state *st)
 {
@@ -131,6 +133,20 @@ void fl_state_reset(fl_state *st)
     st->held.n = 0;
     st->broken = false;
     st->resets++;
+}
+
+fl_status fl_state_fit_copies(uint64_t gdn_bytes, uint64_t budget, int64_t most,
+                              uint64_t *copy_bytes, int *n, fl_err *err)
+{
+    char have[32], need[32];
+    const uint64_t page = 4096, bytes = (gdn_bytes + page - 1) / page * page;
+    const uint64_t fit = (budget ? budget : fl_memory_total() / 10) / bytes;
+    *copy_bytes = bytes;
+    *n = fit < (uint64_t)most ? (int)fit : (int)most;
+    if (!budget || fit > 0) return FL_OK;
+    return FL_FAIL(err, FL_E_ARG, 0,
+                   "--state-budget %s: one checkpoint of this model takes %s; give at least that",
+                   fl_size_format(have, budget), fl_size_format(need, bytes));
 }
 
 void fl_state_save(const fl_state *st, fl_state_copy *to)

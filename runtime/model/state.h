@@ -56,6 +56,11 @@ typedef struct fl_state_copy {
     int64_t n;
     void *memory; /* [gdn_bytes] host memory */
 } fl_state_copy;
+/* How many copies a budget of host memory holds, each in whole pages of *copy_bytes; 0 = a tenth of
+ * this machine's memory. At most `most`. A budget given that holds none is FL_E_ARG with the size
+ * that would do. */
+FL_CHECKED fl_status fl_state_fit_copies(uint64_t gdn_bytes, uint64_t budget, int64_t most,
+                                         uint64_t *copy_bytes, int *n, fl_err *err);
 /* Copies the state as it is now; to->n is set. */
 void fl_state_save(const fl_state *st, fl_state_copy *to);
 /* Goes back to a copy made of this very sequence: rows below n of the cache still hold it. */

@@ -22,7 +22,9 @@ static fl_plan_input input(uint64_t cap)
                            .n_expert = EXPERTS,
                            .top_k = 4,
                            .expert_bytes = sizes,
-                           .file_bytes = 120 << 20};
+                           .file_bytes = 120 << 20,
+                           .copy_bytes = 66 << 20,
+                           .n_copies = 16};
 }
 
 static void check_text(uint64_t cap, const char *expected)
@@ -51,6 +53,7 @@ static void test_text(void **state)
                "  total                                60.5 MiB  of 60.5 MiB, 0.0 MiB stay free\n"
                "Host memory\n"
                "  staging for reads                    32.4 MiB  16 of 2.02 MiB\n"
+               "  checkpoints, at most               1056.0 MiB  16 of 66.00 MiB\n"
                "File\n"
                "  experts that stay there              56.0 MiB  38 of 64\n"
                "  whole model                         120.0 MiB\n"
@@ -65,6 +68,7 @@ static void test_text(void **state)
                            "  total                               108.5 MiB\n"
                            "Host memory\n"
                            "  staging for reads                    32.4 MiB  16 of 2.02 MiB\n"
+                           "  checkpoints, at most               1056.0 MiB  16 of 66.00 MiB\n"
                            "File\n"
                            "  experts that stay there               0.0 MiB  0 of 64\n"
                            "  whole model                         120.0 MiB\n"
@@ -83,6 +87,7 @@ static void test_text(void **state)
                "  total                                15.5 MiB  of 16.0 MiB, 0.5 MiB stay free\n"
                "Host memory\n"
                "  staging for reads                    32.4 MiB  16 of 2.02 MiB\n"
+               "  checkpoints, at most               1056.0 MiB  16 of 66.00 MiB\n"
                "File\n"
                "  experts that stay there              95.0 MiB  63 of 64\n"
                "  whole model                         120.0 MiB\n"
@@ -187,6 +192,8 @@ static void test_json(void **state)
         assert_int_equal(resident, p.n_resident);
         assert_int_equal(experts, 64);
         assert_int_equal(number(j, "host", "staging_bytes"), p.staging_bytes);
+        assert_int_equal(number(j, "host", "checkpoint_bytes"), 16ll * (66 << 20));
+        assert_int_equal(number(j, "host", "n_checkpoints"), 16);
         assert_int_equal(number(j, "file_bytes", NULL), 120 << 20);
         assert_int_equal(number(j, "min_device_cap", NULL), p.min_device_cap);
         assert_int_equal(number(j, "full_device_cap", NULL), p.full_device_cap);
