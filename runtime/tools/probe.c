@@ -44,28 +44,23 @@ static fl_json *extra_tensors(const fl_probe *p)
     return list;
 }
 
-/* Keys under the architecture's name that neither the base model nor our definition of Clover
- * has. */
+/* Keys of a GGUF file under the architecture's name that neither the base model nor our definition
+ * of Clover has. */
 static fl_json *extra_keys(const fl_probe *p)
 {
-    static const char *const known[] = {"block_count",
-                                        "context_length",
-                                        "embedding_length",
-                                        "attention.",
-                                        "rope.",
-                                        "expert_",
-                                        "ssm.",
-                                        "full_attention_inter",
-                                        "nextn_predict_layers",
-                                        "vocab_size",
-                                        "feed_forward_length",
-                                        "block_size",
-                                        "mask_token_id",
-                                        "confidence_threshold",
-                                        "pred_shift",
-                                        "verdict",
-                                        "block_mode_earned",
-                                        "soft_"};
+    static const char *const known[] = {
+        /* of the base model */
+        "block_count", "context_length", "embedding_length", "attention.head_count",
+        "attention.head_count_kv", "attention.key_length", "attention.value_length",
+        "attention.layer_norm_rms_epsilon", "attention.recurrent_layers", "rope.dimension_count",
+        "rope.dimension_sections", "rope.freq_base", "expert_count", "expert_used_count",
+        "expert_feed_forward_length", "expert_shared_feed_forward_length", "ssm.conv_kernel",
+        "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size",
+        "full_attention_interval", "nextn_predict_layers", "vocab_size",
+        /* of our definition */
+        "expert_shared_count", "ssm.v_head_reordered", "block_size", "mask_token_id",
+        "confidence_threshold", "expert_pool_size", "pred_shift", "verdict", "block_mode_earned",
+        "soft_think_tokens", "soft_answer_tokens", "soft_slope"};
     fl_json *list = fl_json_new_array();
     const fl_gguf *g = fl_source_gguf(p->src);
     const fl_str arch = fl_kv_str(g ? fl_gguf_find(g, "general.architecture") : NULL);
@@ -77,7 +72,7 @@ static fl_json *extra_keys(const fl_probe *p)
             continue;
         snprintf(name, sizeof name, "%.*s", (int)(key.n - arch.n - 1), key.p + arch.n + 1);
         for (size_t k = 0; k < sizeof known / sizeof *known; k++)
-            ours |= strncmp(name, known[k], strlen(known[k])) == 0;
+            ours |= strcmp(name, known[k]) == 0;
         for (const fl_switch *s = fl_switches; s->name; s++) ours |= strcmp(name, s->name) == 0;
         if (!ours) fl_json_append(list, fl_json_new_str(name));
     }

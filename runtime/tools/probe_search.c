@@ -386,7 +386,7 @@ static fl_status settle_all(fl_probe *p, int32_t mask, fl_wiring *w, bool *chang
 
 /* The definition's wiring, from which the descent starts: in GDN mode causal as long as the roles
  * of the branch are guessed, since a wrong branch would hide everything else. */
-static fl_status start(fl_probe *p, fl_wiring *w, fl_err *err)
+static void start(const fl_probe *p, fl_wiring *w)
 {
     const fl_clover *file = &p->model.index->clover;
     *w = p->wiring;
@@ -399,8 +399,6 @@ static fl_status start(fl_probe *p, fl_wiring *w, fl_err *err)
                             .conf = file->conf,
                             .verdict = -1};
     w->clover.gdn_block_mode = file->has_bwd ? FL_GDN_BIDIR : FL_GDN_CAUSAL;
-    if (file->has_bwd || p->model.index->n_extra == 0) return FL_OK;
-    return fl_probe_roles_guess(&p->roles, p->model.index, err);
 }
 
 static fl_status descend(fl_probe *p, fl_err *err)
@@ -408,7 +406,7 @@ static fl_status descend(fl_probe *p, fl_err *err)
     fl_wiring w;
     const fl_probe_rows *rows;
     bool changed = true;
-    FL_TRY(start(p, &w, err));
+    start(p, &w);
     const int32_t mask = w.clover.mask_id;
     for (int round = 0; round < MAX_ROUNDS && changed; round++) {
         changed = false;
@@ -439,6 +437,8 @@ fl_status fl_probe_search(fl_probe *p, fl_err *err)
     p->params.n_ctx = p->text.longest + ROOM;
     FL_TRY(open_as(p, &p->asked, err));
     FL_TRY(file_form(p, err));
+    FL_TRY(fl_probe_roles_guess(&p->roles, p->model.index, err));
+    if (p->model.index->clover.has_bwd) p->roles.n_options = 0; /* they are known already */
     p->wiring.clover = p->model.index->clover;
     return strcmp(p->model.index->hp.arch, "clover_moe") == 0 ? descend(p, err) : FL_OK;
 }

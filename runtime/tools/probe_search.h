@@ -36,7 +36,7 @@ typedef struct fl_probe {
     void *arg;
     /* found */
     fl_probe_text text;
-    fl_probe_roles roles; /* of the tensors outside the model, when the file has no branch */
+    fl_probe_roles roles; /* of the tensors outside the model; options when no branch is known */
     fl_wiring wiring;     /* as the files are read now; wiring.clover holds the switches */
     fl_probe_entry entry[FL_PROBE_ENTRIES];
     int n_entries, n_file;                                  /* the first n_file are file forms */

@@ -80,6 +80,17 @@ static void the_base_stays_unless_another_is_surely_better(void **state)
     assert_int_equal(fl_probe_pick(&base, 1), 0);
 }
 
+static fl_json *load_json(const char *file)
+{
+    char *text = NULL;
+    uint64_t n = 0;
+    fl_json *j = NULL;
+    ASSERT_OK(fl_file_load(file, 1 << 20, &text, &n, &err));
+    ASSERT_OK(fl_json_parse(text, n, file, &j, &err));
+    free(text);
+    return j;
+}
+
 /* Chooses again among the entries of each guess of a stored table. */
 static int judge_table(const fl_json *table)
 {
@@ -101,6 +112,37 @@ static int judge_table(const fl_json *table)
         if (fl_probe_pick(e, k) != taken) fail_msg("%s: another one is taken", guess);
     }
     return guesses;
+}
+
+/* tests/eval/wirings.py wrote these with the tables of clover-tiny wired otherwise. */
+static void kept_tables_give_their_wirings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *section, *key, *value;
+        bool earned;
+    } cases[] = {
+        {"names", "roles", "ssm_bwd_mix", "blk.*.gdn_reverse.read_out", true},
+        {"norms", "file", "norms_zero_centred", "true", true},
+        {"decay", "file", "decay_as_log", "true", true},
+        {"heads", "file", "value_heads_grouped", "true", true},
+        {"mask", "clover", "mask_token_id", "2044", true},
+        {"random", "clover", "gdn_block_mode", "causal", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char file[128];
+        fl_wiring w;
+        snprintf(file, sizeof file, "tests/golden/probe/%s.json", cases[i].name);
+        fl_json *j = load_json(file);
+        assert_true(fl_wiring_from_json(&w, j));
+        assert_true(judge_table(fl_json_get(j, "table")) >= 8);
+        char *found = fl_json_dump(fl_json_get(fl_json_get(j, cases[i].section), cases[i].key), 0);
+        assert_non_null(found);
+        if (!strstr(found, cases[i].value)) fail_msg("%s: %s", file, found);
+        free(found);
+        assert_int_equal(w.clover.verdict, cases[i].earned);
+        fl_json_free(&j);
+    }
 }
 
 /* ---- the command -------------------------------------------------------------------------- */
@@ -270,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_base_stays_unless_another_is_surely_better),
+        cmocka_unit_test(kept_tables_give_their_wirings),
         cmocka_unit_test_setup_teardown(a_random_branch_is_refused_and_ar_untouched, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_second_probe_finds_the_same, setup, teardown),
