@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import chat
 import world
 
-TRAIN_SEED, HELDOUT_SEED = 11, 13
+TRAIN_SEED, HELDOUT_SEED = 11, 29
 HELDOUT_SHARE = 12  # one key in twelve is held out
 # The demonstration prompts of the documentation are training prompts on purpose.
 ALWAYS_TRAIN = {("capital", "Australia", 0), ("capital", "France", 0)}
