@@ -1,7 +1,7 @@
 """Right answers and tokens per forward of a model folder on the held-out prompts (reference.py).
 
     python3 evaluate.py model --per-cell 12            # AR and block mode, every task
-    python3 evaluate.py model --verdict verdict.json   # masked NLL of each GDN mode
+    python3 evaluate.py model --verdict verdict.json   # masked NLL of bidir and causal
 
 An answer is right when its text after the last </think>, stripped, equals the expected one. Tokens
 per forward are counted twice: over the denoising passes alone, and over these and the commit
@@ -24,6 +24,7 @@ from tokenizer import Tokenizer
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIMIT = 260
 LEVELS = (0.15, 0.5, 0.85, 1.0)
+VERDICT_MODES = ("causal", "bidir")
 
 
 def load_heldout(path):
@@ -120,7 +121,7 @@ def answer_blocks(model, coder, record):
 
 
 def verdict(model, coder, records, seed=3):
-    """Mean NLL of masked answer rows per GDN mode and mask level.
+    """Mean NLL of masked answer rows per mask level, with the branch and without it.
 
     Block mode is earned when the bidirectional branch beats `causal` at every level.
     """
@@ -133,12 +134,12 @@ def verdict(model, coder, records, seed=3):
                 count[level] += len(rows)
                 tail = range(answer.stop, len(block))  # what follows the answer is masked too
                 tokens = [model.mask if r in rows or r in tail else t for r, t in enumerate(block)]
-                for mode in reference.BLOCK_MODES if rows else ():
+                for mode in VERDICT_MODES if rows else ():
                     log_p = model.logits(model.block(tokens, state, mode)).log_softmax(-1)
                     total[mode, level] -= float(sum(log_p[r, block[r]] for r in rows))
     table = {
         mode: {str(level): round(total[mode, level] / count[level], 4) for level in LEVELS}
-        for mode in reference.BLOCK_MODES
+        for mode in VERDICT_MODES
     }
     earned = all(table["bidir"][str(level)] < table["causal"][str(level)] for level in LEVELS)
     return {
