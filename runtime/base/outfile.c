@@ -177,6 +177,7 @@ fl_status fl_outfile_open(fl_outfile **out, const char *path, fl_err *err)
     *out = NULL;
     char *target = NULL;
     struct stat st;
+    if (!*path) return FL_FAIL(err, FL_E_ARG, 0, "an empty file name; name a file to write");
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return FL_FAIL(err, FL_E_ARG, 0, "%s: is %s; name a file to write", path,
                        S_ISDIR(st.st_mode) ? "a folder" : "not a regular file");

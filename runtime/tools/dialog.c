@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/base/file.h"
 #include "runtime/model/identity.h"
 #include "runtime/tools/setup.h"
 
@@ -18,6 +19,15 @@ static fl_status read_messages(fl_dialog *d, fl_err *err)
     return FL_FAIL(err, FL_E_FORMAT, 0, "%s: the session holds no list of messages", d->path);
 }
 
+/* A place that cannot be written to is found before the answer is made, not behind it. */
+static fl_status check_place(const char *path, fl_err *err)
+{
+    fl_outfile *f = NULL;
+    FL_TRY(fl_outfile_open(&f, path, err));
+    fl_outfile_discard(&f);
+    return FL_OK;
+}
+
 fl_status fl_dialog_open(fl_dialog *d, const fl_options *o, const fl_engine *e, fl_err *err)
 {
     *d = (fl_dialog){.path = o->session};
@@ -26,11 +36,12 @@ fl_status fl_dialog_open(fl_dialog *d, const fl_options *o, const fl_engine *e, 
     FL_TRY(fl_model_identity(e->model->src, &d->identity, err));
     if (access(d->path, F_OK) != 0) {
         d->kept = fl_json_new_array();
-        return FL_OK;
+        return check_place(d->path, err);
     }
     FL_TRY(fl_session_open(&d->session, d->path, err));
     FL_TRY(fl_session_check(d->session, e, d->identity, err));
-    return read_messages(d, err);
+    FL_TRY(read_messages(d, err));
+    return check_place(d->path, err);
 }
 
 void fl_dialog_close(fl_dialog *d)

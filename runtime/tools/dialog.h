@@ -15,8 +15,8 @@ typedef struct fl_dialog {
     fl_json *asked;      /* those and the question */
 } fl_dialog;
 
-/* The engine need not be loaded. Fails as fl_session_open and _check do; FL_E_ARG for a file of the
- * model. */
+/* The engine need not be loaded. Fails as fl_session_open and _check do, and as fl_outfile_open
+ * where the file could not be written; FL_E_ARG for a file of the model. */
 FL_CHECKED fl_status fl_dialog_open(fl_dialog *d, const fl_options *o, const fl_engine *e,
                                     fl_err *err);
 void fl_dialog_close(fl_dialog *d);

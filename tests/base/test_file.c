@@ -82,6 +82,7 @@ static void outfile_appears_only_when_committed(void **state)
     fl_outfile_discard(&f); /* NULL is fine */
     assert_int_equal(fl_tmp_count(dir), 1);
     ASSERT_FAILS(fl_outfile_open(&f, dir, &err), FL_E_ARG, "is a folder");
+    ASSERT_FAILS(fl_outfile_open(&f, "", &err), FL_E_ARG, "an empty file name");
     ASSERT_FAILS(fl_outfile_open(&f, "/nonexistent/x", &err), FL_E_IO, "cannot be created");
     free(path);
     fl_tmp_remove(dir);

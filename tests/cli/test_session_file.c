@@ -229,6 +229,26 @@ static void M6_a_file_that_is_no_session_of_this_model_is_left_alone(void **stat
     assert_int_equal(fl_tmp_count(dir), 1);
 }
 
+/* Before the answer, which would be lost to the chat. */
+static void a_place_that_cannot_be_written_to_is_refused_at_once(void **state)
+{
+    (void)state;
+    unlink(session);
+    char *nowhere = fl_tmp_path(dir, "none/chat");
+    const struct {
+        const char *path, *words;
+        int code;
+    } bad[] = {{nowhere, "cannot be created", 1}, {"", "an empty file name", 2}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(RUN(NEVER, "Hello", "--think", "off", "--session", bad[i].path),
+                         bad[i].code);
+        assert_said(2, bad[i].words);
+        assert_string_equal(text[1], "");
+    }
+    assert_int_equal(fl_tmp_count(dir), 0);
+    free(nowhere);
+}
+
 static void progress_shows_share_rate_and_time_left(void **state)
 {
     (void)state;
@@ -253,6 +273,7 @@ int main(void)
         cmocka_unit_test(M7_ctrl_c_while_the_prompt_is_read),
         cmocka_unit_test(M7_ctrl_c_in_the_answer),
         cmocka_unit_test(M6_a_file_that_is_no_session_of_this_model_is_left_alone),
+        cmocka_unit_test(a_place_that_cannot_be_written_to_is_refused_at_once),
         cmocka_unit_test(progress_shows_share_rate_and_time_left),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
