@@ -151,4 +151,5 @@ install: all
 clean:
 	rm -rf build
 
--include $(OBJ:.o=.d) $(TESTS:%=%.d) $(TEST_TOOLS:%=%.d) $(SUPPORT:.o=.d) $(B)/runtime/main.d
+-include $(OBJ:.o=.d) $(SUPPORT:.o=.d) $(EVAL_SHARED:%.c=$(B)/%.d) $(B)/runtime/main.d
+-include $(addsuffix .d,$(TESTS) $(TEST_TOOLS) $(EVAL) $(REPLAY) $(BENCH))
