@@ -118,7 +118,7 @@ static const option_row rows[] = {
     {"repetition", 0, K_REAL, C_RUN, AT(repetition), 0.1, 10, NULL, "X",
      "divides the logit of such a token (a negative one is multiplied); 1 is off"},
     {"logit-bias", 0, K_TEXT, C_RUN, AT(logit_bias), 0, 0, NULL, "ID:X,...",
-     "added to the logits of tokens: -100 to 100, or -inf for never"},
+     "added to the logits of up to 256 tokens: -100 to 100, or -inf for never"},
     {"soft-end", 0, K_ONOFF, C_RUN, AT(soft_end), 0, 0, NULL, "on|off",
      "push long thoughts and answers to their end: a growing bias on </think> and on the end token "
      "(default: on for clover_moe)"},
@@ -128,16 +128,16 @@ static const option_row rows[] = {
      "tokens of the answer from which on (8192); 0: never"},
     {"soft-slope", 0, K_REAL, C_RUN, AT(soft_slope), 0, 10, NULL, "X",
      "what each token more adds to the logit (0.01)"},
-    {"seed", 0, K_SEED, C_RUN, AT(seed), 0, 0, NULL, "N", "seed of the sampler"},
+    {"seed", 0, K_SEED, C_RUN, AT(seed), 0, 0, NULL, "N", "seed of the sampler (default 0)"},
     {"threshold", 0, K_SHARE, C_RUN, AT(threshold), 0, 1, NULL, "X",
-     "block mode: confidence that commits a token"},
+     "block mode: confidence that commits a token; default: the file's, else 0.95"},
     {"block-mode", 0, K_CHOICE, C_RUN | C_LOGITS | C_CALIBRATE, AT(block_mode), 0, 0,
      "causal|blockend|mixed|bidir", "M",
      "how GDN layers work inside a block; default: as the file says"},
     {"vram", 0, K_SIZE, C_MODEL | C_PLAN, AT(vram), 0, 0, NULL, "SIZE",
      "cap of device memory, as 16G or 900MiB; default: what the model wants"},
     {"ctx", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN, AT(ctx), 1, 131072, NULL, "N",
-     "tokens of prompt and answer together"},
+     "tokens of prompt and answer together; default: 4096, or what the model takes if less"},
     {"state-budget", 0, K_SIZE, C_RUN | C_PLAN, AT(state_budget), 0, 0, NULL, "SIZE",
      "host memory for checkpoints of the model's state; default: a tenth of this machine's"},
     {"kv", 0, K_CHOICE, C_MODEL | C_PLAN, AT(kv), 0, 0, "f16|q8_0|f32", "TYPE",
@@ -177,6 +177,10 @@ enum { N_ROWS = sizeof rows / sizeof *rows };
 
 /* ---- values ---- */
 
+#define SIZE_FORM                                                                                \
+    "bytes above 0 and below 2^63, as a number with K, M, G, KiB, MiB, GiB (powers of 1024) or " \
+    "kB, MB, GB (powers of 1000): 15.5GiB"
+
 fl_status fl_size_parse(const char *text, uint64_t *bytes, fl_err *err)
 {
     static const struct {
@@ -199,10 +203,7 @@ fl_status fl_size_parse(const char *text, uint64_t *bytes, fl_err *err)
                 *bytes = (uint64_t)b;
                 return FL_OK;
             }
-    return FL_FAIL(err, FL_E_ARG, 0,
-                   "'%s' is not a size; expected a number above 0 with K, M, G, "
-                   "KiB, MiB, GiB (powers of 1024) or kB, MB, GB (powers of 1000), as in 15.5GiB",
-                   text);
+    return FL_FAIL(err, FL_E_ARG, 0, "'%s' is not a size; expected " SIZE_FORM, text);
 }
 
 const char *fl_size_format(char buf[32], uint64_t bytes)
@@ -236,11 +237,14 @@ static fl_status parse_number(const option_row *r, const char *v, double *out, f
         *out = (double)strtoll(v, &end, 10);
     else
         *out = strtod(v, &end);
-    if (end == v || *end || isspace((unsigned char)*v) || errno ||
-        !(*out >= r->min && *out <= r->max))
-        return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected %s from %.10g to %.10g", r->name, v,
-                       r->kind == K_INT ? "a whole number" : "a number", r->min, r->max);
-    return FL_OK;
+    const bool number = end != v && !*end && !isspace((unsigned char)*v) && !errno;
+    const bool inside = *out >= r->min && *out <= r->max;
+    if (number && inside && (r->kind != K_SHARE || *out > 0.0)) return FL_OK;
+    if (r->kind == K_SHARE)
+        return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected a number above 0, at most 1", r->name,
+                       v);
+    return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected %s from %.10g to %.10g", r->name, v,
+                   r->kind == K_INT ? "a whole number" : "a number", r->min, r->max);
 }
 
 static fl_status set_stop(fl_options *o, const char *v, fl_err *err)
@@ -265,7 +269,9 @@ static fl_status set_value(fl_options *o, const option_row *r, const char *v, fl
             return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected one of %s", r->name, v, r->allowed);
         *(const char **)field = v;
         return FL_OK;
-    case K_SIZE: return fl_size_parse(v, field, err);
+    case K_SIZE:
+        if (fl_size_parse(v, field, NULL) == FL_OK) return FL_OK;
+        return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected " SIZE_FORM, r->name, v);
     case K_INT:
         FL_TRY(parse_number(r, v, &x, err));
         if (r->offset == AT(threads))
@@ -274,14 +280,8 @@ static fl_status set_value(fl_options *o, const option_row *r, const char *v, fl
             *(int64_t *)field = (int64_t)x;
         return FL_OK;
     case K_REAL:
-        FL_TRY(parse_number(r, v, &x, err));
-        *(double *)field = x;
-        return FL_OK;
     case K_SHARE:
         FL_TRY(parse_number(r, v, &x, err));
-        if (x <= 0.0)
-            return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected a number above 0, at most 1",
-                           r->name, v);
         *(double *)field = x;
         return FL_OK;
     case K_ONOFF:

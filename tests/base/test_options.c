@@ -91,7 +91,10 @@ static void mistakes_are_named(void **state)
     ASSERT_FAILS(parse("run m --json=3"), FL_E_ARG, "--json takes no value");
     ASSERT_FAILS(parse("run m --top-p 0"), FL_E_ARG, "above 0, at most 1");
     ASSERT_FAILS(parse("run m --threshold 0"), FL_E_ARG, "above 0, at most 1");
-    ASSERT_FAILS(parse("run m --top-p 1.5"), FL_E_ARG, "--top-p 1.5");
+    ASSERT_FAILS(parse("run m --top-p 1.5"), FL_E_ARG, "--top-p 1.5: expected a number above 0,");
+    ASSERT_FAILS(parse("run m --top-p x"), FL_E_ARG, "--top-p x: expected a number above 0,");
+    ASSERT_FAILS(parse("run m --vram 0"), FL_E_ARG, "--vram 0: expected bytes above 0 and below");
+    ASSERT_FAILS(parse("run m --state-budget 9T"), FL_E_ARG, "--state-budget 9T: expected bytes");
     ASSERT_FAILS(parse("run m --soft-end off --soft-think 5"), FL_E_ARG, "--soft-end off");
     ASSERT_FAILS(parse("run m --soft-answer 0 --soft-end off"), FL_E_ARG, "--soft-end off");
     ASSERT_FAILS(parse("run m --soft-slope 1 --soft-end off"), FL_E_ARG, "--soft-end off");
