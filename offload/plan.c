@@ -51,7 +51,7 @@ static fl_status refuse(const fl_plan *p, uint64_t largest, fl_err *err)
     return FL_FAIL(err, FL_E_NOMEM, 0,
                    "device memory: needs at least %llu bytes (%.1f MiB: %.1f fixed, of which %s "
                    "%.1f, and %.1f for one expert), the cap is %llu bytes (%.1f MiB); "
-                   "--vram %lluM would do, a smaller --ctx needs less",
+                   "--vram %lluM would do, a smaller --ctx or --chunk needs less",
                    (unsigned long long)p->min_device_cap, (double)p->min_device_cap / MiB,
                    (double)p->fixed_bytes / MiB, big ? big->name : "nothing",
                    big ? (double)big->bytes / MiB : 0.0, (double)largest / MiB,

@@ -113,7 +113,7 @@ static fl_status check_block(const fl_gen_config *c, const fl_engine *e, fl_err 
 {
     if (!c->clover.has_blocks || c->clover.mask_id < 0)
         return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
-                       "--mode block: this model (%s) knows no mask token; use --mode ar",
+                       "--mode block: this model (%s) knows no mask token; use --mode ar or spec",
                        e->model->index->hp.arch);
     if (c->clover.mask_id >= e->model->index->hp.n_vocab)
         return FL_FAIL(err, FL_E_FORMAT, 0, "mask token id %d is outside the vocabulary of %lld",
@@ -160,11 +160,16 @@ static fl_status check_ratio(const fl_gen_config *c, fl_err *err)
                    c->draft_passes, c->clover.has_blocks ? "" : " on a model without masks");
 }
 
+fl_status fl_gen_check_mode(const fl_gen_config *c, const fl_engine *e, fl_err *err)
+{
+    return choose(c, e).mode == FL_GEN_BLOCK ? check_block(c, e, err) : FL_OK;
+}
+
 fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, int64_t n_prompt, fl_err *err)
 {
     const fl_gen_mode mode = choose(c, e).mode;
     if (n_prompt < 1) return FL_FAIL(err, FL_E_ARG, 0, "the prompt is empty");
-    if (mode == FL_GEN_BLOCK) FL_TRY(check_block(c, e, err));
+    FL_TRY(fl_gen_check_mode(c, e, err));
     if (mode == FL_GEN_SPEC && e->params.held_rows < 2)
         return FL_FAIL(err, FL_E_ARG, 0, "speculation needs an engine opened with held_rows");
     if (mode == FL_GEN_SPEC) FL_TRY(check_ratio(c, err));

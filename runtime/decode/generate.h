@@ -90,6 +90,8 @@ void fl_generator_destroy(fl_generator **g);
 /* Checkpoints of the state: how many there are, how many fit the budget, bytes of one. */
 void fl_generator_checkpoints(const fl_generator *g, int *n, int *most, uint64_t *bytes);
 
+/* Whether this model decodes in the mode asked for, as fl_gen_check has it. */
+FL_CHECKED fl_status fl_gen_check_mode(const fl_gen_config *c, const fl_engine *e, fl_err *err);
 /* All that can be said before the weights are there (`e` opened, not necessarily loaded). FL_E_ARG:
  * an empty prompt, one that leaves no room in the context (with the counts), bad settings;
  * FL_E_UNSUPPORTED: block mode on a model without masks. */

@@ -43,6 +43,7 @@ fl_status fl_tool_plan(const fl_options *o, fl_err *err)
     fl_engine *engine = NULL;
     fl_gen_config c;
     FL_GO(fl_setup_open(o, &model, &engine, &c, err));
+    FL_GO(fl_gen_check_mode(&c, engine, err)); /* no plan for what run refuses */
     st = print_plan(o, engine, &c, err);
 out:
     fl_engine_close(&engine);

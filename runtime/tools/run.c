@@ -203,6 +203,13 @@ static void close_sink(sink *s)
 
 static double rate(double n, double seconds) { return seconds > 0.0 ? n / seconds : 0.0; }
 
+/* 0 where no pass of its own read the prompt: it heads the first block, or all of it was known. */
+static double prompt_rate(const fl_gen_result *r)
+{
+    if (r->prefill_passes == 0) return 0.0;
+    return rate((double)(r->n_prompt - r->n_reused), r->prefill_s);
+}
+
 /* Generated tokens per pass, commits of blocks left out. */
 static double tokens_per_pass(const fl_gen_result *r)
 {
@@ -238,19 +245,21 @@ static void print_stats(const fl_engine *e, const fl_gen_config *c, const fl_gen
     fprintf(stderr, "prompt %" PRId64 " tokens", r->n_prompt);
     if (r->n_reused > 0) fprintf(stderr, ", %" PRId64 " of them known", r->n_reused);
     if (r->prefill_passes > 0)
-        fprintf(stderr, " in %.3f s (%.1f tokens/s)", r->prefill_s,
-                rate((double)(r->n_prompt - r->n_reused), r->prefill_s));
+        fprintf(stderr, " in %.3f s (%.1f tokens/s)", r->prefill_s, prompt_rate(r));
     else if (r->n_reused == 0)
         fprintf(stderr, " at the head of the first block");
     fprintf(stderr, ", first text after %.3f s\n", r->first_text_s);
     fprintf(stderr, "answer %" PRId64 " tokens in %.3f s (%.1f tokens/s), finish: %s\n",
             r->n_generated, r->decode_s, rate((double)r->n_generated, r->decode_s),
             fl_finish_name(r->finish));
-    fprintf(stderr,
-            "passes: %" PRId64 " prefill, %" PRId64 " clean, %" PRId64 " denoise in %" PRId64
-            " blocks (at most %d each, %" PRId64 " with a commit); %.2f tokens per pass\n",
-            r->prefill_passes, r->clean_passes, r->denoise_passes, r->blocks, r->max_passes,
-            r->fused_passes, tokens_per_pass(r));
+    fprintf(stderr, "passes: %" PRId64 " prefill, %" PRId64 " clean, %" PRId64 " denoise",
+            r->prefill_passes, r->clean_passes, r->denoise_passes);
+    if (r->choice.mode == FL_GEN_BLOCK)
+        fprintf(stderr, " in %" PRId64 " blocks (at most %d each, %" PRId64 " with a commit)",
+                r->blocks, r->max_passes, r->fused_passes);
+    if (r->choice.mode == FL_GEN_SPEC)
+        fprintf(stderr, ", %" PRId64 " to check drafts", r->held_passes);
+    fprintf(stderr, "; %.2f tokens per pass\n", tokens_per_pass(r));
     if (r->held_passes > 0)
         fprintf(stderr,
                 "speculation: %" PRId64 " drafts of %" PRId64 " tokens from %s, %" PRId64
@@ -295,8 +304,20 @@ static fl_json *experts_json(const fl_engine *e)
     return j;
 }
 
-static fl_json *result_json(const fl_engine *e, const fl_gen_config *c, const fl_gen_result *r,
-                            const fl_chat_answer *a)
+static fl_json *checkpoints_json(const fl_generator *g)
+{
+    int n = 0, most = 0;
+    uint64_t bytes = 0;
+    fl_generator_checkpoints(g, &n, &most, &bytes);
+    fl_json *j = fl_json_new_object();
+    fl_json_set_int(j, "kept", n);
+    fl_json_set_int(j, "at_most", most);
+    fl_json_set_int(j, "bytes_each", (int64_t)bytes);
+    return j;
+}
+
+static fl_json *result_json(const fl_engine *e, const fl_generator *g, const fl_gen_config *c,
+                            const fl_gen_result *r, const fl_chat_answer *a)
 {
     char sampling[MAX_SAMPLING];
     const fl_budget *b = fl_device_budget(e->dev);
@@ -317,8 +338,7 @@ static fl_json *result_json(const fl_engine *e, const fl_gen_config *c, const fl
     fl_json_set_num(j, "prefill_s", r->prefill_s);
     fl_json_set_num(j, "decode_s", r->decode_s);
     fl_json_set_num(j, "first_text_s", r->first_text_s);
-    fl_json_set_num(j, "prompt_tokens_per_s",
-                    rate((double)(r->n_prompt - r->n_reused), r->prefill_s));
+    fl_json_set_num(j, "prompt_tokens_per_s", prompt_rate(r));
     fl_json_set_num(j, "tokens_per_s", rate((double)r->n_generated, r->decode_s));
     fl_json_set_num(j, "tokens_per_forward", tokens_per_pass(r));
     fl_json_set_int(j, "prefill_passes", r->prefill_passes);
@@ -334,6 +354,7 @@ static fl_json *result_json(const fl_engine *e, const fl_gen_config *c, const fl
     fl_json_set_int(j, "max_passes", r->max_passes);
     fl_json_set_int(j, "committed_at_threshold", r->committed_at_threshold);
     fl_json_set(j, "experts", experts_json(e));
+    fl_json_set(j, "checkpoints", checkpoints_json(g));
     fl_json_set_int(j, "device_used", (int64_t)b->used);
     fl_json_set_int(j, "device_peak", (int64_t)b->peak);
     /* No cap has no number. */
@@ -404,8 +425,9 @@ static void note_repeat(const fl_gen_result *r)
     fprintf(stderr, "; --presence 1.5 makes that rarer, --repeat-stop off lets it go on\n");
 }
 
-static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl_gen_config *c,
-                               const fl_gen_result *r, sink *s, fl_dialog *d, fl_err *err)
+static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl_generator *g,
+                               const fl_gen_config *c, const fl_gen_result *r, sink *s,
+                               fl_dialog *d, fl_err *err)
 {
     char none[] = "";
     const fl_chat_answer plain = {
@@ -414,7 +436,7 @@ static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl
     fl_chat_delta rest = {{"", 0}, {"", 0}};
     if (s->chat) FL_TRY(fl_chat_stream_finish(s->chat, &a, &rest, err));
     if (o->json) {
-        fl_json *j = result_json(e, c, r, a);
+        fl_json *j = result_json(e, g, c, r, a);
         char *line = fl_json_dump(j, 1);
         fl_json_free(&j);
         if (!line) return FL_FAIL(err, FL_E_NOMEM, 0, "result: out of memory");
@@ -424,7 +446,10 @@ static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl
         FL_TRY(finish_text(s, r, a, &rest, err));
     }
     note_repeat(r);
-    if (o->stats) print_stats(e, c, r);
+    if (o->stats) {
+        print_stats(e, c, r);
+        print_checkpoints(g);
+    }
     return fl_dialog_answer(d, a, err);
 }
 
@@ -458,8 +483,7 @@ static fl_status answer(const fl_options *o, fl_engine *e, fl_gen_config *c, con
     fl_progress_end(&s.progress);
     if (st != FL_OK) goto out;
     FL_GO(s.st);
-    FL_GO(finish_output(o, e, c, &r, &s, d, err));
-    if (o->stats) print_checkpoints(gen);
+    FL_GO(finish_output(o, e, gen, c, &r, &s, d, err));
     FL_GO(fl_dialog_save(d, gen, o->stats, err));
     if (r.finish == FL_FINISH_CANCELED) st = say_canceled(&r, d, err);
 out:

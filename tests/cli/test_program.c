@@ -253,6 +253,28 @@ static void sampling_is_explained(void **state)
     assert_null(strstr(errors, "presence"));
 }
 
+/* The line on passes names those that the mode has. */
+static void passes_are_counted_by_mode(void **state)
+{
+    (void)state;
+    static const char *const modes[][2] = {
+        {"ar", "\npasses: 1 prefill, 1 clean, 0 denoise; 1.00 tokens per pass\n"},
+        {"block", " denoise in 1 blocks (at most "},
+        {"spec", "\npasses: 1 prefill, 1 clean, 0 denoise, 0 to check drafts; 1.00 tokens per "
+                 "pass\n"}};
+    for (int m = 0; m < 3; m++) {
+        char words[256];
+        snprintf(words, sizeof(words),
+                 "run \"$T\" -p 'What is the capital of Australia?' --think off --max-tokens 2 "
+                 "--mode %s --json --stats",
+                 modes[m][0]);
+        assert_int_equal(sh("", words), 0);
+        if (!strstr(errors, modes[m][1])) fail_msg("%s is not in: %s", modes[m][1], errors);
+        /* No pass of its own read the prompt that heads the first block. */
+        assert_true((strstr(out, "\"prompt_tokens_per_s\": 0.0,") != NULL) == (m == 1));
+    }
+}
+
 static void C085_a_text_that_runs_in_circles_ends_and_says_so(void **state)
 {
     (void)state;
@@ -284,6 +306,7 @@ int main(void)
         cmocka_unit_test(a_prompt_comes_from_a_pipe_but_not_from_a_terminal_unasked),
         cmocka_unit_test(C052_what_is_slower_or_guessed_is_said_unasked),
         cmocka_unit_test(sampling_is_explained),
+        cmocka_unit_test(passes_are_counted_by_mode),
         cmocka_unit_test(C085_a_text_that_runs_in_circles_ends_and_says_so),
         cmocka_unit_test(reasoning_goes_to_stderr_and_the_answer_to_stdout),
     };

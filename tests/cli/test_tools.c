@@ -85,6 +85,12 @@ static void run_streams_in_ar_the_text_that_auto_puts_into_json(void **state)
     assert_true(fl_json_int(fl_json_get(x, "acquired"), 0) > 0);
     assert_int_equal(fl_json_int(fl_json_get(x, "read"), -1), 0);
     assert_true(fl_json_int(fl_json_get(j, "device_peak"), 0) > 0);
+    assert_true(fl_json_num(fl_json_get(j, "prompt_tokens_per_s"), 0.0) > 0.0);
+    const fl_json *copies = fl_json_get(j, "checkpoints");
+    assert_true(fl_json_int(fl_json_get(copies, "kept"), 0) > 0);
+    assert_true(fl_json_int(fl_json_get(copies, "at_most"), 0) >=
+                fl_json_int(fl_json_get(copies, "kept"), 0));
+    assert_true(fl_json_int(fl_json_get(copies, "bytes_each"), 0) > 0);
     fl_json_free(&j);
     free(plain);
     free(text);
@@ -318,6 +324,8 @@ static void plan_prints_what_run_takes(void **state)
     table = fl_command_output(fl_tool_plan, words_of("plan %s --chunk 8192", base, ""));
     assert_non_null(strstr(table, "For run --mode spec (the model knows no masks)"));
     free(table);
+    ASSERT_FAILS(call(fl_tool_plan, words_of("plan %s --mode block", base, "")), FL_E_UNSUPPORTED,
+                 "knows no mask token; use --mode ar or spec");
     ASSERT_FAILS(call(fl_tool_plan, words_of("plan %s --vram 1K", clover, "")), FL_E_NOMEM,
                  "--vram");
 }
