@@ -296,6 +296,79 @@ static void C085_a_text_that_runs_in_circles_ends_and_says_so(void **state)
     }
 }
 
+/* ---- README ---- */
+
+/* Each number becomes #, where it depends on machine or time. */
+static void mask_numbers(char *line)
+{
+    char *to = line;
+    for (const char *p = line; *p; p++)
+        if (*p < '0' || *p > '9')
+            *to++ = *p;
+        else if (to == line || to[-1] != '#')
+            *to++ = '#';
+    *to = 0;
+}
+
+/* One line of the transcript against one that the program printed. */
+static void compare_lines(char *shown, char *printed, bool measured)
+{
+    if (strncmp(shown, "cpu ", 4) == 0) shown[4] = 0, printed[strnlen(printed, 4)] = 0;
+    static const char *const of_machine[] = {" threads", "  staging ", "  checkpoints"};
+    for (int i = 0; i < 3; i++) measured |= strstr(shown, of_machine[i]) != NULL;
+    if (measured) {
+        mask_numbers(shown);
+        mask_numbers(printed);
+    }
+    assert_string_equal(shown, printed);
+}
+
+/* What the program printed, less the progress of quantize and notes on the machine. */
+static char *printed_line(char **rest)
+{
+    char *line;
+    do line = strsep(rest, "\n");
+    while (line && (*line == '[' || !*line || strncmp(line, "note: ", 6) == 0));
+    return line;
+}
+
+/* The commands that the README shows, in its order: each line that follows one, and no other, is
+ * what the program prints, first standard output, then standard error. */
+static void the_readme_shows_what_is_printed(void **state)
+{
+    (void)state;
+    static const char mark[] = "    $ build/fourleaf ";
+    int n_commands = 0;
+    char *readme = NULL, words[1024];
+    load("README.md", &readme);
+    char *rest = strstr(readme, mark);
+    assert_non_null(rest);
+    char *to_build = NULL;
+    assert_true(asprintf(&to_build,
+                         "mkdir -p '%s/build' && ln -sf \"$PWD/tests\" '%s' && cd '%s' && ", dir,
+                         dir, dir) > 0);
+    for (char *line; (line = strsep(&rest, "\n")) && strncmp(line, "    ", 4) == 0; n_commands++) {
+        assert_int_equal(strncmp(line, mark, sizeof(mark) - 1), 0);
+        snprintf(words, sizeof(words), "%s", line + sizeof(mark) - 1);
+        assert_int_equal(sh(to_build, words), 0);
+        const bool run = strncmp(words, "run ", 4) == 0;
+        char *printed = out, *said = errors;
+        while ((line = strsep(&rest, "\n")) && *line) {
+            char *now = printed ? printed_line(&printed) : NULL;
+            const bool measured = !now;
+            if (!now) now = printed_line(&said);
+            if (!now) fail_msg("README shows what is not printed: %s", line);
+            compare_lines(line + 4, now, measured && run);
+        }
+        const char *more = printed ? printed_line(&printed) : NULL;
+        if (!more) more = printed_line(&said);
+        if (more) fail_msg("README does not show: %s", more);
+    }
+    assert_int_equal(n_commands, 3);
+    free(to_build);
+    free(readme);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +382,7 @@ int main(void)
         cmocka_unit_test(passes_are_counted_by_mode),
         cmocka_unit_test(C085_a_text_that_runs_in_circles_ends_and_says_so),
         cmocka_unit_test(reasoning_goes_to_stderr_and_the_answer_to_stdout),
+        cmocka_unit_test(the_readme_shows_what_is_printed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
