@@ -1,25 +1,30 @@
 #!/usr/bin/env bash
-# Runs test programs (cmocka, or fuzz replays that print TAP lines) and ends with ONE line:
+# Runs test programs (cmocka, or fuzz replays that print TAP lines), as many at once as there are
+# cores, and ends with ONE line:
 #   N passed, N failed, N skipped
 # A program that crashes, times out or runs no test counts as a failure; so does a skip that
 # tests/skips.txt does not name.
 # usage: tests/run.sh VARIANT PROGRAM...        FL_TEST_TIMEOUT=600 (seconds per program)
+#                                               FL_TEST_JOBS=N (programs at once)
 set -u
 export CMOCKA_MESSAGE_OUTPUT=TAP
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1}
-variant=$1
+export FL_TEST_VARIANT=$1
 shift
-export FL_TEST_VARIANT=$variant
-passed=0 failed=0 skipped=0
-log=$(mktemp)
-# What programs store about a model must not come from, or go to, the user's own cache.
-XDG_CACHE_HOME=$(mktemp -d)
-export XDG_CACHE_HOME
-trap 'rm -rf "$log" "$XDG_CACHE_HOME"' EXIT
-for t in "$@"; do
-    start=$SECONDS
-    timeout -k 5 "${FL_TEST_TIMEOUT:-600}" "$t" >"$log" 2>&1
+work=$(mktemp -d)
+export work
+trap 'rm -rf "$work"' EXIT
+
+# Prints a program's line, and its output when something failed, in one piece; its counts go to a
+# file of its own.
+run_program() {
+    local t=$1 start=$SECONDS here p f s rc name
+    here=$work/${t//\//_}
+    local log=$here/log
+    # What programs store about a model must not come from, or go to, the user's own cache.
+    mkdir -p "$here/cache"
+    XDG_CACHE_HOME=$here/cache timeout -k 5 "${FL_TEST_TIMEOUT:-600}" "$t" >"$log" 2>&1
     rc=$?
     s=$(grep -c -i '^ok .*# skip' "$log")
     p=$(($(grep -c '^ok ' "$log") - s))
@@ -31,9 +36,19 @@ for t in "$@"; do
             f=$((f + 1)); s=$((s - 1)); echo "# skipped but not named in tests/skips.txt: $name" >>"$log"
         fi
     done < <(sed -n -E 's/^ok [0-9]+ (- )?#? ?(skip|SKIP) ?//Ip' "$log")
-    passed=$((passed + p)); failed=$((failed + f)); skipped=$((skipped + s))
-    printf '%-52s %4d ok %3d failed %3d skipped %4d s\n' "${t#build/}" "$p" "$f" "$s" $((SECONDS - start))
-    if [ "$f" -gt 0 ]; then grep -v '^ok ' "$log" | tail -n 60; fi
-done
+    echo "$p $f $s" >"$here/counts"
+    {
+        printf '%-52s %4d ok %3d failed %3d skipped %4d s\n' "${t#build/}" "$p" "$f" "$s" $((SECONDS - start))
+        if [ "$f" -gt 0 ]; then grep -v '^ok ' "$log" | tail -n 60; fi
+    } >"$here/report"
+    cat "$here/report"
+}
+export -f run_program
+
+[ $# -eq 0 ] || printf '%s\0' "$@" | xargs -0 -n 1 -P "${FL_TEST_JOBS:-$(nproc)}" bash -c 'run_program "$1"' _
+# A program without counts (its shell was killed) failed too.
+ran=$(find "$work" -name counts | wc -l)
+read -r passed failed skipped < <(cat "$work"/*/counts 2>/dev/null |
+    awk -v lost=$(($# - ran)) '{p += $1; f += $2; s += $3} END {print p + 0, f + lost, s + 0}')
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
