@@ -7,6 +7,11 @@ static XXH3_state_t *state(fl_hasher *h) { return (XXH3_state_t *)(void *)h; }
 
 uint64_t fl_hash64(const void *data, size_t n) { return XXH3_64bits(data, n); }
 
+uint64_t fl_hash64_seeded(const void *data, size_t n, uint64_t seed)
+{
+    return XXH3_64bits_withSeed(data, n, seed);
+}
+
 fl_hasher *fl_hasher_create(void)
 {
     XXH3_state_t *s = XXH3_createState();

@@ -8,6 +8,8 @@
  * tells contents apart; it is no protection against somebody who wants a collision. The library
  * behind it is seen by hash.c alone. */
 uint64_t fl_hash64(const void *data, size_t n);
+/* The same with a seed: binds the bytes to what hashed to it. */
+uint64_t fl_hash64_seeded(const void *data, size_t n, uint64_t seed);
 
 typedef struct fl_hasher fl_hasher;
 fl_hasher *fl_hasher_create(void); /* NULL: out of memory */

@@ -4,9 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <xxhash.h>
-
 #include "runtime/base/file.h"
+#include "runtime/base/hash.h"
 #include "runtime/decode/loop.h"
 
 typedef struct fl_session_head {
@@ -53,8 +52,7 @@ static uint64_t hash_front(const fl_session_head *head, const uint8_t *front, ui
 {
     fl_session_head h = *head;
     h.front_hash = 0;
-    const uint64_t seed = XXH3_64bits(&h, sizeof(h));
-    return XXH3_64bits_withSeed(front, n, seed);
+    return fl_hash64_seeded(front, n, fl_hash64(&h, sizeof(h)));
 }
 
 /* ---- reading the front ---- */
@@ -222,28 +220,27 @@ typedef struct stream {
     const fl_session *s; /* reading */
     uint64_t at;
     fl_outfile *f; /* writing */
-    XXH3_state_t *hash;
+    fl_hasher *hash;
 } stream;
 
 static fl_status open_hash(stream *x, const char *path, fl_err *err)
 {
-    x->hash = XXH3_createState();
+    x->hash = fl_hasher_create();
     if (!x->hash) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: out of memory", path);
-    XXH3_64bits_reset(x->hash);
     return FL_OK;
 }
 
 static fl_status get(stream *x, void *to, uint64_t n, fl_err *err)
 {
     FL_TRY(fl_file_read_at(x->s->fd, to, n, x->at, x->s->path, err));
-    XXH3_64bits_update(x->hash, to, n);
+    fl_hasher_add(x->hash, to, n);
     x->at += n;
     return FL_OK;
 }
 
 static fl_status put(stream *x, const void *from, uint64_t n, fl_err *err)
 {
-    XXH3_64bits_update(x->hash, from, n);
+    fl_hasher_add(x->hash, from, n);
     return fl_outfile_write(x->f, from, n, err);
 }
 
@@ -302,7 +299,7 @@ static fl_status read_bulk(stream *x, fl_generator *g, fl_err *err)
     FL_TRY(read_cache(x, st, err));
     FL_TRY(read_rungs(x, g, err));
     FL_TRY(get(x, st->gdn, h->gdn_bytes, err));
-    if (XXH3_64bits_digest(x->hash) != h->bulk_hash)
+    if (fl_hasher_value(x->hash) != h->bulk_hash)
         return damaged(x->s->path, "the checksum of its state is wrong", err);
     memcpy(st->ids, tokens_of(x->s), (size_t)h->n * sizeof(*st->ids));
     st->n = st->n_causal = h->n;
@@ -328,7 +325,7 @@ fl_status fl_session_restore(const fl_session *s, fl_generator *g, uint64_t iden
     forget(g);
     const fl_status result = read_bulk(&x, g, err);
     if (result != FL_OK) forget(g);
-    XXH3_freeState(x.hash);
+    fl_hasher_destroy(&x.hash);
     return result;
 }
 
@@ -385,7 +382,7 @@ static fl_status write_all(stream *x, const fl_generator *g, fl_session_head *h,
     FL_TRY(fl_outfile_write(x->f, h, sizeof(*h), err));
     FL_TRY(fl_outfile_write(x->f, front, front_bytes(h), err));
     FL_TRY(write_bulk(x, g, h, err));
-    h->bulk_hash = XXH3_64bits_digest(x->hash);
+    h->bulk_hash = fl_hasher_value(x->hash);
     h->front_hash = hash_front(h, front, front_bytes(h));
     return fl_outfile_write_at(x->f, h, sizeof(*h), 0, err);
 }
@@ -409,7 +406,7 @@ fl_status fl_session_save(fl_generator *g, uint64_t identity, const char *path, 
     st = fl_outfile_commit(&x.f, err);
 out:
     fl_outfile_discard(&x.f);
-    XXH3_freeState(x.hash);
+    fl_hasher_destroy(&x.hash);
     free(front);
     return st;
 }

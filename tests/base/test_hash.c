@@ -27,11 +27,19 @@ static void test_pieces_give_the_whole(void **state)
     }
 }
 
+static void a_seed_gives_another_value(void **state)
+{
+    (void)state;
+    assert_true(fl_hash64_seeded("abc", 3, 0) == fl_hash64("abc", 3));
+    assert_true(fl_hash64_seeded("abc", 3, 1) != fl_hash64("abc", 3));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_is_xxh3),
         cmocka_unit_test(test_pieces_give_the_whole),
+        cmocka_unit_test(a_seed_gives_another_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
