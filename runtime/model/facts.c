@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/base/file.h"
+#include "runtime/model/identity.h"
 
 enum { SCHEMA = 1, MAX_BYTES = 4 << 20, ID_CHARS = 16 };
 
@@ -98,6 +99,14 @@ fl_status fl_facts_open(fl_facts **out, uint64_t identity, fl_err *err)
     if (st != FL_OK) fl_facts_close(&f);
     *out = f;
     return st;
+}
+
+fl_status fl_facts_of(fl_facts **out, const fl_source *src, fl_err *err)
+{
+    uint64_t identity = 0;
+    *out = NULL;
+    FL_TRY(fl_model_identity(src, &identity, err));
+    return fl_facts_open(out, identity, err);
 }
 
 void fl_facts_close(fl_facts **facts)

@@ -2,6 +2,7 @@
 #define FL_MODEL_FACTS_H
 
 #include "runtime/base/json.h"
+#include "runtime/model/source.h"
 
 /* What this machine has found out about a model: one JSON file per model under the user's cache,
  * $XDG_CACHE_HOME/fourleaf/IDENTITY.json (~/.cache when that is not set), of named sections.
@@ -15,6 +16,8 @@ typedef struct fl_facts fl_facts;
 
 /* FL_E_NOMEM alone. */
 FL_CHECKED fl_status fl_facts_open(fl_facts **out, uint64_t identity, fl_err *err);
+/* Those of an opened model. Fails as fl_model_identity does, too. */
+FL_CHECKED fl_status fl_facts_of(fl_facts **out, const fl_source *src, fl_err *err);
 void fl_facts_close(fl_facts **f);
 
 /* One line to show the user when there is a file that could not be used; else NULL. */

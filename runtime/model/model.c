@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "runtime/model/facts.h"
-#include "runtime/model/identity.h"
 #include "runtime/model/index_parts.h"
 
 static bool has_tokenizer(const fl_source *src)
@@ -31,13 +30,11 @@ static void join_known(fl_wiring *w, const fl_facts *f, const fl_wiring *asked, 
 fl_status fl_index_build_known(fl_index **out, const fl_source *src, const fl_wiring *asked,
                                fl_wiring *known, fl_err *err)
 {
-    uint64_t id;
     fl_facts *f = NULL;
     fl_wiring w;
     const char *note = NULL;
     *out = NULL;
-    FL_TRY(fl_model_identity(src, &id, err));
-    FL_TRY(fl_facts_open(&f, id, err));
+    FL_TRY(fl_facts_of(&f, src, err));
     join_known(&w, f, asked, &note);
     fl_status st = fl_index_build_as(out, src, &w, err);
     if (known) *known = w;

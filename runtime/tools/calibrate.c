@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "runtime/decode/rates.h"
-#include "runtime/model/identity.h"
 #include "runtime/tools/measure.h"
 #include "runtime/tools/setup.h"
 
@@ -21,9 +20,7 @@ static void show_progress(void *arg, const char *part)
 
 static fl_status open_facts(const fl_model *model, fl_facts **facts, fl_err *err)
 {
-    uint64_t identity = 0;
-    FL_TRY(fl_model_identity(model->src, &identity, err));
-    FL_TRY(fl_facts_open(facts, identity, err));
+    FL_TRY(fl_facts_of(facts, model->src, err));
     if (fl_facts_note(*facts)) fprintf(stderr, "note: %s\n", fl_facts_note(*facts));
     return FL_OK;
 }

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "runtime/model/facts.h"
-#include "runtime/model/identity.h"
 #include "runtime/tools/probe_verdict.h"
 #include "runtime/tools/setup.h"
 
@@ -178,9 +177,7 @@ static fl_status print_json(const fl_json *section, fl_err *err)
 
 static fl_status open_facts(const fl_source *src, fl_facts **facts, fl_err *err)
 {
-    uint64_t identity = 0;
-    FL_TRY(fl_model_identity(src, &identity, err));
-    FL_TRY(fl_facts_open(facts, identity, err));
+    FL_TRY(fl_facts_of(facts, src, err));
     return fl_facts_writable(*facts, err);
 }
 

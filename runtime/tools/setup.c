@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "runtime/decode/rates.h"
-#include "runtime/model/identity.h"
 #include "runtime/tools/progress.h"
 
 enum { DRAFT_ROWS = 32 /* verified at once on a model without blocks */ };
@@ -127,10 +126,8 @@ static fl_choice choose(const fl_gen_config *c, const fl_engine_params *p)
 static fl_status read_facts(const fl_engine *e, fl_mode_facts *out, fl_err *err)
 {
     char key[FL_RATES_KEY];
-    uint64_t identity = 0;
     fl_facts *f = NULL;
-    FL_TRY(fl_model_identity(e->model->src, &identity, err));
-    FL_TRY(fl_facts_open(&f, identity, err));
+    FL_TRY(fl_facts_of(&f, e->model->src, err));
     if (fl_facts_note(f)) fprintf(stderr, "note: %s\n", fl_facts_note(f));
     fl_rates_key(key, e);
     *out = fl_rates_read(f, key);
