@@ -37,8 +37,7 @@ static void M6_ten_tokens_are_reused_too(void **state)
     for (int m = 0; m < 3; m++) {
         fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], false);
         cfg.max_tokens = 3;
-        c.n = c.n_starts = 0;
-        fl_turns_add(&c, 10, 1);
+        fl_turns_begin(&c, 10, 1);
         fl_outcome_of(&fl_tiny, &cfg, &c, &o);
         fl_outcome_of(&fl_tiny, &cfg, &c, &o);
         assert_int_equal(o.r.n_reused, fl_turns_answer(cfg.mode, 10));
@@ -114,8 +113,7 @@ static void C087_a_changed_head_is_reused_up_to_the_change(void **state)
     fl_long_open(FL_TYPE_F16, 0);
     for (int where = 0; where < 3; where++) {
         fl_gen_config cfg = fl_turns_config(FL_GEN_AR, false);
-        c.n = c.n_starts = 0;
-        fl_turns_add(&c, 1100, 3);
+        fl_turns_begin(&c, 1100, 3);
         fl_turns_add(&c, 20, 4);
         fl_outcome_of(&fl_long, &cfg, &c, &o);
         const int64_t at[] = {1099, 700, 1};
@@ -144,8 +142,7 @@ static void M6_a_long_answer_can_be_cut_and_continued(void **state)
     fl_long_open(FL_TYPE_F16, 0);
     for (int m = 0; m < 3; m++) {
         fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], true);
-        c.n = c.n_starts = 0;
-        fl_turns_add(&c, 20, 6);
+        fl_turns_begin(&c, 20, 6);
         cfg.max_tokens = 512 + 90;
         fl_gen_result r;
         fl_err err = {0};
@@ -196,8 +193,7 @@ static void M7_a_block_that_stops_early_then_a_turn_of_two_tokens(void **state)
     static fl_outcome o;
     fl_gen_config cfg = fl_turns_config(FL_GEN_BLOCK, false);
     for (int n_out = 1; n_out <= 40; n_out += 6) {
-        c.n = c.n_starts = 0;
-        fl_turns_add(&c, 45, 7);
+        fl_turns_begin(&c, 45, 7);
         cfg.max_tokens = n_out;
         fl_state_reset(&fl_tiny.engine->state);
         fl_outcome_of(&fl_tiny, &cfg, &c, &o);
@@ -220,8 +216,7 @@ static void M7_a_block_that_starts_below_the_state(void **state)
     for (int n = 34; n < 64; n += 7) {
         fl_gen_config ar = fl_turns_config(FL_GEN_AR, true),
                       block = fl_turns_config(FL_GEN_BLOCK, true);
-        c.n = c.n_starts = 0;
-        fl_turns_add(&c, n, 7);
+        fl_turns_begin(&c, n, 7);
         fl_state_reset(&fl_tiny.engine->state);
         fl_outcome_of(&fl_tiny, &ar, &c, &o);
         fl_outcome_of(&fl_tiny, &block, &c, &o);
@@ -244,8 +239,7 @@ static void blocks_committed_otherwise_are_read_again(void **state)
     fl_gen_config cfg = fl_turns_config(FL_GEN_BLOCK, true);
     cfg.clover.commit_mode = FL_COMMIT_BLOCK_BIDIR;
     cfg.max_tokens = 100;
-    c.n = c.n_starts = 0;
-    fl_turns_add(&c, 45, 7);
+    fl_turns_begin(&c, 45, 7);
     fl_outcome_of(&fl_tiny, &cfg, &c, &o);
     assert_true(fl_tiny.engine->state.n >= 96);
     fl_turns_append(&c, o.ids, 100);
@@ -288,8 +282,7 @@ static void M7_canceled_in_prefill_within_a_chunk(void **state)
     static fl_outcome o;
     fl_long_open(FL_TYPE_F16, 0);
     fl_long.engine->params.chunk = 64;
-    c.n = c.n_starts = 0;
-    fl_turns_add(&c, 400, 11);
+    fl_turns_begin(&c, 400, 11);
     for (int m = 0; m < 3; m++)
         for (int stop_at = 1; stop_at <= 4; stop_at += 3) {
             watch w = {.stop_at = stop_at};
@@ -329,8 +322,7 @@ static void M7_canceled_in_decode_within_a_pass(void **state)
             cfg.on_text = on_text;
             cfg.arg = &w;
             cfg.max_tokens = 100;
-            c.n = c.n_starts = 0;
-            fl_turns_add(&c, 50, 12);
+            fl_turns_begin(&c, 50, 12);
             fl_state_reset(&fl_tiny.engine->state);
             fl_outcome_of(&fl_tiny, &cfg, &c, &o);
             assert_int_equal(o.r.finish, FL_FINISH_CANCELED);
@@ -366,8 +358,7 @@ static void a_failed_pass_leaves_what_was_read_before_it(void **state)
     fl_long.engine->params.chunk = 64;
     for (int m = 0; m < 3; m++) {
         fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], false);
-        c.n = c.n_starts = 0;
-        fl_turns_add(&c, 100, 14);
+        fl_turns_begin(&c, 100, 14);
         fl_turns_add(&c, 100, 15);
         fl_state_reset(&fl_long.engine->state);
         const int32_t was = c.ids[150];

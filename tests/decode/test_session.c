@@ -106,8 +106,7 @@ static void the_note_and_the_tokens_come_back(void **state)
     size_t n = 0;
     fl_gen_config cfg = fl_turns_config(FL_GEN_AR, false);
     cfg.max_tokens = 3;
-    c.n = c.n_starts = 0;
-    fl_turns_add(&c, 20, 1);
+    fl_turns_begin(&c, 20, 1);
     fl_outcome_of(&fl_tiny, &cfg, &c, &o);
     const uint64_t bytes = save(fl_tiny.gen, "[{\"role\": \"user\"}]");
     struct stat info;
@@ -166,8 +165,7 @@ static void make_file(void)
     fl_err err = {0};
     fl_gen_config cfg = fl_turns_config(FL_GEN_AR, false);
     cfg.max_tokens = 3;
-    c.n = c.n_starts = 0;
-    fl_turns_add(&c, 9, 1);
+    fl_turns_begin(&c, 9, 1);
     fl_turns_add(&c, 9, 2);
     fl_outcome_of(&fl_tiny, &cfg, &c, &o);
     save(fl_tiny.gen, "note");

@@ -49,6 +49,12 @@ void fl_long_close(void)
 
 const fl_gen_mode fl_turns_modes[3] = {FL_GEN_AR, FL_GEN_BLOCK, FL_GEN_SPEC};
 
+void fl_turns_begin(fl_turns *c, int n, uint32_t seed)
+{
+    c->n = c->n_starts = 0;
+    fl_turns_add(c, n, seed);
+}
+
 void fl_turns_add(fl_turns *c, int n, uint32_t seed)
 {
     c->start[c->n_starts++] = c->n;
@@ -108,8 +114,8 @@ void fl_assert_as_fresh(const fl_tiny_model *m, fl_gen_config *c, const fl_turns
 void fl_turns_make(fl_turns *c)
 {
     static const int sizes[] = {23, 10, 100, 2, 45, 64, 31};
-    c->n = c->n_starts = 0;
-    for (int i = 0; i < 7; i++) fl_turns_add(c, sizes[i], 77 + (uint32_t)i);
+    fl_turns_begin(c, sizes[0], 77);
+    for (int i = 1; i < 7; i++) fl_turns_add(c, sizes[i], 77 + (uint32_t)i);
 }
 
 int64_t fl_turns_answer(fl_gen_mode mode, int64_t n)

@@ -26,6 +26,8 @@ typedef struct fl_turns {
     int64_t start[64];
     int64_t n_starts;
 } fl_turns;
+/* A chat of one message. */
+void fl_turns_begin(fl_turns *c, int n, uint32_t seed);
 /* A message of n tokens behind the others. */
 void fl_turns_add(fl_turns *c, int n, uint32_t seed);
 /* Back to the first `messages` ones. */

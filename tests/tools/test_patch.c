@@ -202,7 +202,7 @@ static void grouped_heads_by_word_alone(void **state)
     char *at = memmem(text, n, ".ssm.v_head_reordered", 21);
     assert_non_null(at);
     fseek(f, at - text + 1, SEEK_SET);
-    fwrite("xxx", 1, 3, f);
+    assert_int_equal(fwrite("old", 1, 3, f), 3);
     fclose(f);
     free(text);
     ASSERT_FAILS(patch(in, out), FL_E_ARG, "nothing to patch");
