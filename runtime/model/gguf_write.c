@@ -3,17 +3,15 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "quant/format.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
-#include "runtime/base/options.h"
+#include "runtime/base/space.h"
 #include "runtime/model/source.h"
 
 enum { NAME_MAX_BYTES = 63, READ_PIECE = 4 << 20 };
@@ -264,29 +262,6 @@ uint64_t fl_gguf_writer_bytes(const fl_gguf_writer *w)
     return pad_to(header_bytes(w), w->alignment) + w->data_bytes;
 }
 
-/* On the file system of the temporary, which may be another than the name's (a symbolic link). */
-static fl_status check_space(const fl_gguf_writer *w, fl_err *err)
-{
-    struct statvfs v;
-    char need[32], have[32];
-    char *copy = strdup(fl_outfile_tmp_path(w->file));
-    if (!copy) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory", w->path);
-    const char *dir = dirname(copy);
-    fl_status st = FL_OK;
-    if (statvfs(dir, &v) != 0) {
-        st = FL_FAIL(err, FL_E_IO, errno, "%s: cannot look at the folder %s: %s", w->path, dir,
-                     strerror(errno));
-    } else {
-        const uint64_t room = (uint64_t)v.f_bavail * v.f_frsize, size = fl_gguf_writer_bytes(w);
-        if (room < size)
-            st = FL_FAIL(err, FL_E_IO, ENOSPC,
-                         "%s: needs %s on disk, %s has %s free; make room or choose another place",
-                         w->path, fl_size_format(need, size), dir, fl_size_format(have, room));
-    }
-    free(copy);
-    return st;
-}
-
 static fl_status emit(fl_gguf_writer *w, const void *data, uint64_t n, fl_err *err)
 {
     fl_hasher_add(w->hash, data, n);
@@ -331,7 +306,9 @@ fl_status fl_gguf_writer_begin(fl_gguf_writer *w, fl_err *err)
     if (w->kv.failed || w->keys.failed)
         return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the metadata", w->path);
     FL_TRY(fl_outfile_open(&w->file, w->path, err));
-    FL_TRY(check_space(w, err));
+    /* On the file system of the temporary, which may be another than the name's (a symbolic link).
+     */
+    FL_TRY(fl_space_check(fl_outfile_tmp_path(w->file), fl_gguf_writer_bytes(w), w->path, err));
     return write_header(w, err);
 }
 
