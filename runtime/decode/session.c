@@ -17,6 +17,7 @@ typedef struct fl_session_head {
     uint64_t n_rungs, n_note;
     uint64_t kv_row_bytes; /* one row of K or of V of one layer */
     uint64_t gdn_bytes;    /* one copy */
+    uint64_t reading;      /* fl_index_digest */
     uint64_t bulk_hash;    /* of all behind the front */
     uint64_t front_hash;   /* of this head, with 0 here, and the front behind it */
 } fl_session_head;
@@ -33,7 +34,7 @@ struct fl_session {
     uint64_t n_front;
 };
 
-enum { VERSION = 1, PIECE = 1 << 20 };
+enum { VERSION = 2, PIECE = 1 << 20 };
 static const char magic[8] = "FLSESSIO";
 
 static uint64_t front_bytes(const fl_session_head *h)
@@ -178,6 +179,11 @@ fl_status fl_session_check(const fl_session *s, const fl_engine *e, uint64_t ide
         return FL_FAIL(err, FL_E_ARG, 0,
                        "%s: the session is of another model; name a new file to start one with "
                        "this model",
+                       s->path);
+    if (h->reading != fl_index_digest(e->model->index))
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "%s: the session was made when this model's file was read another way (a "
+                       "probe, --map or --v-heads changed that); name a new file to start one",
                        s->path);
     if (h->kv_type != e->params.kv_type)
         return FL_FAIL(err, FL_E_ARG, 0,
@@ -343,7 +349,8 @@ static fl_session_head make_head(const fl_generator *g, uint64_t identity, size_
                          .n_rungs = (uint64_t)g->ladder->n,
                          .n_note = n_note,
                          .kv_row_bytes = fl_state_kv_row_bytes(st),
-                         .gdn_bytes = st->gdn_bytes};
+                         .gdn_bytes = st->gdn_bytes,
+                         .reading = fl_index_digest(g->engine->model->index)};
     memcpy(h.magic, magic, sizeof(magic));
     return h;
 }

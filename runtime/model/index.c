@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/hash.h"
 #include "runtime/model/index_parts.h"
 #include "runtime/model/safetensors.h"
 
@@ -655,6 +656,20 @@ bool fl_role_known(const char *name)
     for (int r = 0; r < N_ROLES; r++)
         if (strcmp(roles[r].gguf, name) == 0) return true;
     return false;
+}
+
+uint64_t fl_index_digest(const fl_index *ix)
+{
+    const bool stored[] = {ix->hp.norm_add_one, ix->hp.a_is_log, ix->hp.v_grouped};
+    uint64_t h = fl_hash64(stored, sizeof stored);
+    for (int i = 0; i < ix->hp.n_layer; i++)
+        for (int r = 0; r < N_ROLES; r++) {
+            const fl_tref *t = (const fl_tref *)((const char *)&ix->layer[i] + roles[r].at);
+            if (!t->tensor || roles[r].where == IN_BWD) continue;
+            h = fl_hash64_seeded(roles[r].gguf, strlen(roles[r].gguf), h);
+            h = fl_hash64_seeded(t->tensor->name, strlen(t->tensor->name), h);
+        }
+    return h;
 }
 
 bool fl_index_role_fits(const fl_index *ix, const char *name, const fl_tensor *t)

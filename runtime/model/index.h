@@ -95,6 +95,10 @@ void fl_index_expert(const fl_index *ix, int layer, int expert, int part, fl_exp
 /* Whether a tensor has the shape of a layer's tensor of this role. */
 bool fl_index_role_fits(const fl_index *ix, const char *role, const fl_tensor *t);
 
+/* A digest of how clean passes read the file: the three switches of how values are stored, the name
+ * of each tensor by its role. What passes over masks alone read is not in it. */
+uint64_t fl_index_digest(const fl_index *ix);
+
 /* Bytes by component, for inspect and plan. */
 typedef struct fl_index_sizes {
     uint64_t embed, output, attention, gdn, bwd, experts, shared, router, norms, mtp, other, total;

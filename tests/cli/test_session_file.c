@@ -8,11 +8,13 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
+#include "runtime/model/facts.h"
+#include "runtime/model/model.h"
 #include "runtime/tools/progress.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
-static char *dir, *session, *program;
+static char *dir, *cache, *session, *program;
 static const char model[] = "tests/clover_tiny/model";
 
 static int setup(void **state)
@@ -20,6 +22,8 @@ static int setup(void **state)
     (void)state;
     static char self[4096];
     dir = fl_tmp_make();
+    cache = fl_tmp_make();
+    setenv("XDG_CACHE_HOME", cache, 1);
     session = fl_tmp_path(dir, "chat");
     const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
     assert_true(n > 0);
@@ -34,6 +38,7 @@ static int teardown(void **state)
     free(program);
     free(session);
     fl_tmp_remove(dir);
+    fl_tmp_remove(cache);
     return 0;
 }
 
@@ -229,6 +234,46 @@ static void M6_a_file_that_is_no_session_of_this_model_is_left_alone(void **stat
     assert_int_equal(fl_tmp_count(dir), 1);
 }
 
+/* What a probe that found two roles exchanged would store. */
+static void store_other_roles(void)
+{
+    fl_err err = {0};
+    fl_model *m = NULL;
+    fl_facts *f = NULL;
+    fl_wiring w = fl_wiring_none();
+    ASSERT_OK(fl_model_open(&m, model, &err));
+    const char *const alpha = "model.language_model.layers.*.linear_attn.in_proj_a.weight";
+    const char *const beta = "model.language_model.layers.*.linear_attn.in_proj_b.weight";
+    ASSERT_OK(fl_role_map_put(&w.roles, "ssm_alpha.weight", beta, "test", &err));
+    ASSERT_OK(fl_role_map_put(&w.roles, "ssm_beta.weight", alpha, "test", &err));
+    w.clover = m->index->clover;
+    ASSERT_OK(fl_facts_of(&f, m->src, &err));
+    ASSERT_OK(fl_facts_put(f, "probe", fl_wiring_to_json(&w), &err));
+    fl_facts_close(&f);
+    fl_model_close(&m);
+}
+
+static void a_probe_that_rewires_the_model_ends_its_sessions(void **state)
+{
+    (void)state;
+    uint64_t n = 0, n_now = 0;
+    unlink(session);
+    assert_int_equal(RUN(NEVER, "Hello", "--think", "off"), 0);
+    char *good = content(&n);
+    store_other_roles();
+    assert_int_equal(RUN(NEVER, "Hello", "--think", "off"), 2);
+    assert_said(2, "made when this model's file was read another way (a probe, --map or");
+    assert_said(2, "name a new file to start one");
+    char *now = content(&n_now);
+    assert_int_equal(n_now, n);
+    assert_memory_equal(now, good, n);
+    free(now);
+    free(good);
+    fl_tmp_remove(fl_tmp_path(cache, "fourleaf"));
+    assert_int_equal(RUN(NEVER, "Hello", "--think", "off"), 0);
+    assert_said(2, ": 4 messages, ");
+}
+
 /* Before the answer, which would be lost to the chat. */
 static void a_place_that_cannot_be_written_to_is_refused_at_once(void **state)
 {
@@ -273,6 +318,7 @@ int main(void)
         cmocka_unit_test(M7_ctrl_c_while_the_prompt_is_read),
         cmocka_unit_test(M7_ctrl_c_in_the_answer),
         cmocka_unit_test(M6_a_file_that_is_no_session_of_this_model_is_left_alone),
+        cmocka_unit_test(a_probe_that_rewires_the_model_ends_its_sessions),
         cmocka_unit_test(a_place_that_cannot_be_written_to_is_refused_at_once),
         cmocka_unit_test(progress_shows_share_rate_and_time_left),
     };

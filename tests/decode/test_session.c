@@ -13,7 +13,7 @@
 #include "tests/support/tmp.h"
 #include "tests/support/turns.h"
 
-enum { IDENTITY = 4711, HEAD = 88 };
+enum { IDENTITY = 4711, HEAD = 96 };
 
 static char *path;
 
@@ -309,6 +309,14 @@ static void M6_a_foreign_file_is_refused(void **state)
     other.params.kv_type = FL_TYPE_F32;
     ASSERT_FAILS(fl_session_check(s, &other, IDENTITY, &err), FL_E_ARG,
                  "has a KV cache in f16, this run in f32");
+    fl_model model = *fl_tiny.model;
+    fl_index index = *model.index;
+    index.hp.v_grouped = !index.hp.v_grouped;
+    model.index = &index;
+    other = *fl_tiny.engine;
+    other.model = &model;
+    ASSERT_FAILS(fl_session_check(s, &other, IDENTITY, &err), FL_E_ARG,
+                 "read another way (a probe, --map or --v-heads changed that); name a new file");
     other = *fl_tiny.engine;
     other.params.act_f32 = true;
     ASSERT_FAILS(fl_session_check(s, &other, IDENTITY, &err), FL_E_ARG, "made with --act law");

@@ -15,7 +15,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
-enum { HEAD = 88, MOST = 8 << 20 };
+enum { HEAD = 96, MOST = 8 << 20 };
 
 typedef struct image {
     uint8_t *p;
@@ -51,12 +51,13 @@ static void mend(image *f, const fl_engine *e, uint8_t what)
 {
     const fl_state *st = &e->state;
     if (what & 1) {
-        set(f, 8, 1, 4);
+        set(f, 8, 2, 4);
         set(f, 12, st->kv_type, 4);
         set(f, 24, 0, 4);
         set(f, 28, kv_layers(st), 4);
         set(f, 56, fl_state_kv_row_bytes(st), 8);
         set(f, 64, st->gdn_bytes, 8);
+        set(f, 72, fl_index_digest(e->model->index), 8);
     }
     if (what & 2) {
         const uint64_t n = field(f, 32), rungs = field(f, 40), note = field(f, 48);
@@ -69,9 +70,9 @@ static void mend(image *f, const fl_engine *e, uint8_t what)
     }
     if (what & 4) {
         const size_t bytes = front(f);
-        set(f, 72, XXH3_64bits(f->p + HEAD + bytes, f->n - HEAD - bytes), 8);
-        set(f, 80, 0, 8);
-        set(f, 80, XXH3_64bits_withSeed(f->p + HEAD, bytes, XXH3_64bits(f->p, HEAD)), 8);
+        set(f, 80, XXH3_64bits(f->p + HEAD + bytes, f->n - HEAD - bytes), 8);
+        set(f, 88, 0, 8);
+        set(f, 88, XXH3_64bits_withSeed(f->p + HEAD, bytes, XXH3_64bits(f->p, HEAD)), 8);
     }
 }
 

@@ -659,6 +659,37 @@ static void ends_of_text_are_found_without_a_generation_config(void **state)
     free(tok);
 }
 
+/* What clean passes read: every switch and every name counts, those of block mode do not. */
+static void the_digest_tells_ways_of_reading_apart(void **state)
+{
+    (void)state;
+    fl_make make = fl_make_tiny();
+    make.arch = "clover_moe";
+    fl_make_gguf(&make, fl_files.gguf);
+    opened o = open_model(fl_files.gguf), again = open_model(fl_files.gguf);
+    const uint64_t d = fl_index_digest(o.ix);
+    assert_int_equal(fl_index_digest(again.ix), d);
+    close_model(&again);
+    bool *const stored[] = {&o.ix->hp.norm_add_one, &o.ix->hp.a_is_log, &o.ix->hp.v_grouped};
+    for (int i = 0; i < 3; i++) {
+        *stored[i] = !*stored[i];
+        assert_int_not_equal(fl_index_digest(o.ix), d);
+        *stored[i] = !*stored[i];
+    }
+    fl_layer_refs *l = &o.ix->layer[0];
+    assert_non_null(l->bwd_alpha.tensor);
+    const fl_tref alpha = l->alpha, beta = l->beta;
+    l->alpha = beta;
+    l->beta = alpha;
+    assert_int_not_equal(fl_index_digest(o.ix), d);
+    l->alpha = alpha;
+    l->beta = beta;
+    l->bwd_alpha = l->bwd_beta;
+    o.ix->clover.gdn_scan = FL_SCAN_INCLUSIVE;
+    assert_int_equal(fl_index_digest(o.ix), d);
+    close_model(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -686,6 +717,8 @@ int main(void)
                                         fl_files_teardown),
         cmocka_unit_test_setup_teardown(config_json_is_checked, fl_files_setup, fl_files_teardown),
         cmocka_unit_test_setup_teardown(clover_switches_are_read, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(the_digest_tells_ways_of_reading_apart, fl_files_setup,
                                         fl_files_teardown),
         cmocka_unit_test_setup_teardown(ends_of_text_are_found_without_a_generation_config,
                                         fl_files_setup, fl_files_teardown),
