@@ -15,6 +15,10 @@ FL_CHECKED fl_status fl_file_open(const char *path, int *fd, uint64_t *size, fl_
 FL_CHECKED fl_status fl_file_load(const char *path, uint64_t limit, char **data, uint64_t *size,
                                   fl_err *err);
 
+/* The name to write under: behind symbolic links, so that a link stays one and the file it names is
+ * what changes. malloc'ed. FL_E_IO: a link that leads to no file. */
+FL_CHECKED fl_status fl_file_target(const char *path, char **out, fl_err *err);
+
 /* An output file that appears under its name only when complete: written to PATH.tmp.PID,
  * fsynced and renamed by commit; discard (or commit's failure) removes the temporary. So does
  * SIGINT, SIGTERM, SIGHUP or SIGPIPE where it would end the process; one that is ignored or handled

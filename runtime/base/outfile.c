@@ -131,9 +131,7 @@ static void outfile_free(fl_outfile *f)
     free(f);
 }
 
-/* The name to write under: behind symbolic links, so that a link stays one and the file it names
- * is what changes. malloc'ed. */
-static fl_status real_target(const char *path, char **out, fl_err *err)
+fl_status fl_file_target(const char *path, char **out, fl_err *err)
 {
     struct stat st;
     *out = NULL;
@@ -181,7 +179,7 @@ fl_status fl_outfile_open(fl_outfile **out, const char *path, fl_err *err)
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return FL_FAIL(err, FL_E_ARG, 0, "%s: is %s; name a file to write", path,
                        S_ISDIR(st.st_mode) ? "a folder" : "not a regular file");
-    FL_TRY(real_target(path, &target, err));
+    FL_TRY(fl_file_target(path, &target, err));
     fl_outfile *f = malloc(sizeof *f);
     if (!f) {
         free(target);

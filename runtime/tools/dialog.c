@@ -34,19 +34,21 @@ fl_status fl_dialog_open(fl_dialog *d, const fl_options *o, const fl_engine *e, 
     if (!d->path) return FL_OK;
     FL_TRY(fl_setup_check_output(e->model->src, d->path, err));
     FL_TRY(fl_model_identity(e->model->src, &d->identity, err));
+    FL_TRY(check_place(d->path, err));
+    FL_TRY(fl_lock_take(&d->lock, d->path, err));
     if (access(d->path, F_OK) != 0) {
         d->kept = fl_json_new_array();
-        return check_place(d->path, err);
+        return FL_OK;
     }
     FL_TRY(fl_session_open(&d->session, d->path, err));
     FL_TRY(fl_session_check(d->session, e, d->identity, err));
-    FL_TRY(read_messages(d, err));
-    return check_place(d->path, err);
+    return read_messages(d, err);
 }
 
 void fl_dialog_close(fl_dialog *d)
 {
     fl_session_close(&d->session);
+    fl_lock_release(&d->lock);
     fl_json_free(&d->kept);
     fl_json_free(&d->asked);
 }

@@ -1,6 +1,7 @@
 #ifndef FL_TOOLS_DIALOG_H
 #define FL_TOOLS_DIALOG_H
 
+#include "runtime/base/lock.h"
 #include "runtime/base/options.h"
 #include "runtime/decode/session.h"
 #include "runtime/model/chat.h"
@@ -9,14 +10,16 @@
  * into it with the answer. Without --session every call but ask does nothing. */
 typedef struct fl_dialog {
     const char *path; /* NULL: no session */
+    fl_lock *lock;    /* from open to close */
     uint64_t identity;
     fl_session *session; /* the file as it was; NULL: there is none yet */
     fl_json *kept;       /* messages that are answered */
     fl_json *asked;      /* those and the question */
 } fl_dialog;
 
-/* The engine need not be loaded. Fails as fl_session_open and _check do, and as fl_outfile_open
- * where the file could not be written; FL_E_ARG for a file of the model. */
+/* The engine need not be loaded. Fails as fl_session_open and _check do, as fl_outfile_open where
+ * the file could not be written and as fl_lock_take where another run uses it; FL_E_ARG for a file
+ * of the model. Close it on failure too. */
 FL_CHECKED fl_status fl_dialog_open(fl_dialog *d, const fl_options *o, const fl_engine *e,
                                     fl_err *err);
 void fl_dialog_close(fl_dialog *d);

@@ -8,6 +8,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
+#include "runtime/base/lock.h"
 #include "runtime/model/facts.h"
 #include "runtime/model/model.h"
 #include "runtime/tools/progress.h"
@@ -274,6 +275,25 @@ static void a_probe_that_rewires_the_model_ends_its_sessions(void **state)
     assert_said(2, ": 4 messages, ");
 }
 
+/* The second would undo what the first one saved. tests/base/test_lock.c has the rest. */
+static void one_run_at_a_time_uses_a_file(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    fl_lock *other = NULL;
+    for (int there = 0; there < 2; there++) {
+        if (!there) unlink(session);
+        ASSERT_OK(fl_lock_take(&other, session, &err));
+        assert_int_equal(RUN(NEVER, "Hello", "--think", "off"), 1);
+        assert_said(2, ": another run is using it; wait for its end or name another file\n");
+        assert_string_equal(text[1], "");
+        fl_lock_release(&other);
+        assert_int_equal(fl_tmp_count(dir), there);
+        assert_int_equal(RUN(NEVER, "Hello", "--think", "off"), 0);
+        assert_int_equal(fl_tmp_count(dir), 1);
+    }
+}
+
 /* Before the answer, which would be lost to the chat. */
 static void a_place_that_cannot_be_written_to_is_refused_at_once(void **state)
 {
@@ -319,6 +339,7 @@ int main(void)
         cmocka_unit_test(M7_ctrl_c_in_the_answer),
         cmocka_unit_test(M6_a_file_that_is_no_session_of_this_model_is_left_alone),
         cmocka_unit_test(a_probe_that_rewires_the_model_ends_its_sessions),
+        cmocka_unit_test(one_run_at_a_time_uses_a_file),
         cmocka_unit_test(a_place_that_cannot_be_written_to_is_refused_at_once),
         cmocka_unit_test(progress_shows_share_rate_and_time_left),
     };
