@@ -50,8 +50,8 @@ typedef struct fl_gen_config {
      * false cancels. May be NULL. */
     bool (*on_text)(void *arg, const char *text, size_t n);
     /* Before each chunk of the prompt, with its tokens read so far of those that are to be read,
-     * and after each pass of the answer, with done == total. Returning false cancels: what was read
-     * stays for the next call. May be NULL. */
+     * then with done == total when all are, before the answer's first pass or token, and after each
+     * pass. Returning false cancels: what was read stays for the next call. May be NULL. */
     bool (*on_progress)(void *arg, int64_t done, int64_t total);
     void *arg;
     fl_roles roles; /* of the prompt; a zeroed one is allowed */

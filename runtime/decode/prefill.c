@@ -100,7 +100,7 @@ fl_status fl_loop_prefill(fl_generator *g, const fl_gen_config *c, const int32_t
     for (;;) {
         const int64_t left = end - e->state.n;
         const int64_t rows = left < e->params.chunk ? left : e->params.chunk;
-        if (left > 0 && !fl_loop_go(c, out, e->state.n - out->n_reused, end - out->n_reused)) {
+        if (!fl_loop_go(c, out, e->state.n - out->n_reused, end - out->n_reused)) {
             *go = false;
             break;
         }
