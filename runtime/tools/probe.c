@@ -85,7 +85,7 @@ static fl_json *entry_json(const fl_probe_entry *e, bool file)
     fl_json *j = fl_json_new_object(), *nll = fl_json_new_array();
     fl_json_set_str(j, "guess", e->guess);
     fl_json_set_str(j, "value", e->value);
-    for (int l = 0; l < FL_PROBE_LEVELS && !file; l++)
+    for (int l = 0; l < FL_MASK_LEVELS && !file; l++)
         fl_json_append(nll, fl_json_new_num(e->nll[l]));
     fl_json_set(j, "nll", nll);
     fl_json_set_num(j, "mean", e->mean);
@@ -137,7 +137,7 @@ static void print_entries(const fl_probe *p)
         const fl_probe_entry *e = &p->entry[i];
         if (i == p->n_file) printf("Masked text, nats per token at 15, 50, 85 and 100 %% masked\n");
         printf("%c %-18s %-36s", e->taken ? '*' : ' ', e->guess, e->value);
-        for (int l = 0; l < FL_PROBE_LEVELS && i >= p->n_file; l++) printf(" %8.4f", e->nll[l]);
+        for (int l = 0; l < FL_MASK_LEVELS && i >= p->n_file; l++) printf(" %8.4f", e->nll[l]);
         if (i < p->n_file)
             printf(" %8.4f\n", e->mean);
         else if (e->base)

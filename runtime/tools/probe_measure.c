@@ -3,14 +3,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-const double fl_probe_level[FL_PROBE_LEVELS] = {0.15, 0.5, 0.85, 1.0};
-
 fl_status fl_probe_rows_init(fl_probe_rows *r, const fl_probe_text *t, fl_err *err)
 {
     r->n_answer = t->n_answer;
-    r->nll = malloc((size_t)t->n_answer * FL_PROBE_LEVELS * sizeof *r->nll);
+    r->nll = malloc((size_t)t->n_answer * FL_MASK_LEVELS * sizeof *r->nll);
     if (!r->nll) return FL_FAIL(err, FL_E_NOMEM, 0, "probe: no memory for its figures");
-    for (int i = 0; i < t->n_answer * FL_PROBE_LEVELS; i++) r->nll[i] = -1.0f;
+    for (int i = 0; i < t->n_answer * FL_MASK_LEVELS; i++) r->nll[i] = -1.0f;
     return FL_OK;
 }
 
@@ -23,7 +21,7 @@ void fl_probe_rows_free(fl_probe_rows *r)
 double fl_probe_mean(const fl_probe_rows *r, int level)
 {
     const int from = level < 0 ? 0 : level * r->n_answer;
-    const int to = level < 0 ? FL_PROBE_LEVELS * r->n_answer : from + r->n_answer;
+    const int to = level < 0 ? FL_MASK_LEVELS * r->n_answer : from + r->n_answer;
     double sum = 0;
     int n = 0;
     for (int i = from; i < to; i++) {
@@ -38,7 +36,7 @@ double fl_probe_mean(const fl_probe_rows *r, int level)
 static double position_diff(const fl_probe_rows *a, const fl_probe_rows *b, int at, int *n)
 {
     double sum = 0;
-    for (int level = 0; level < FL_PROBE_LEVELS; level++) {
+    for (int level = 0; level < FL_MASK_LEVELS; level++) {
         const int i = level * a->n_answer + at;
         if (a->nll[i] < 0 || b->nll[i] < 0) continue;
         sum += (double)a->nll[i] - (double)b->nll[i];
@@ -65,23 +63,10 @@ fl_probe_diff fl_probe_compare(const fl_probe_rows *a, const fl_probe_rows *b,
     return (fl_probe_diff){sum / rows, var > 0 ? sqrt(var) / rows : 0};
 }
 
-/* A number in [0, 1) for a position of a conversation, always the same one. */
-static double fixed_random(int doc, int pos)
-{
-    uint64_t x = ((uint64_t)doc << 32 | (uint32_t)pos) + 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return (double)((x ^ x >> 31) >> 11) * 0x1p-53;
-}
-
-/* -log softmax(logits)[id], in double. */
+/* A wiring that gives nothing finite is the worst there is. */
 static double nll_of(const float *logits, int64_t n, int32_t id)
 {
-    float max = logits[0];
-    double sum = 0;
-    for (int64_t i = 1; i < n; i++) max = logits[i] > max ? logits[i] : max;
-    for (int64_t i = 0; i < n; i++) sum += exp((double)(logits[i] - max));
-    const double nll = log(sum) - (double)(logits[id] - max);
+    const double nll = fl_nll(logits, n, id);
     return isfinite(nll) ? nll : (double)FL_PROBE_WORST;
 }
 
@@ -99,37 +84,19 @@ static fl_status measure_level(const run *r, const int32_t *block, int start, in
                                fl_err *err)
 {
     const fl_probe_ids *d = &r->t->doc[r->doc];
-    const int size = r->sw->block_size;
-    int32_t x[FL_MAX_BLOCK];
-    int row[FL_MAX_BLOCK], pos_of[FL_MAX_BLOCK], n = 0;
-    const float *logits = NULL;
-    for (int i = 0; i < size; i++) {
-        const int pos = start + i;
-        const bool masked = pos >= d->n_prompt && fixed_random(r->doc, pos) < fl_probe_level[level];
-        x[i] = masked ? r->sw->mask_id : block[i];
-        if (!masked || pos >= d->n) continue;
-        row[n] = i - r->sw->pred_shift;
-        pos_of[n++] = pos;
-    }
-    if (n == 0) return FL_OK;
+    const int64_t vocab = r->e->weights.output.rows;
+    const fl_masked_block b = {block, r->doc, start, d->n_prompt, d->n};
+    fl_masked_rows rows;
     float *nll = r->out->nll + level * r->out->n_answer + r->first_row - d->n_prompt;
-    fl_status st = fl_forward_denoise(r->e, x, size, r->sw, err);
-    if (st == FL_OK) st = fl_forward_logits(r->e, row, n, &logits, err);
-    for (int i = 0; i < n; i++)
-        nll[pos_of[i]] = st == FL_OK ? (float)nll_of(logits + i * r->e->weights.output.rows,
-                                                     r->e->weights.output.rows, d->ids[pos_of[i]])
-                                     : FL_PROBE_WORST;
+    const fl_status st = fl_masked_pass(r->e, r->sw, &b, level, &rows, err);
+    for (int i = 0; i < rows.n; i++) {
+        const int pos = start + rows.row[i];
+        nll[pos] = st == FL_OK ? (float)nll_of(rows.logits + i * vocab, vocab, d->ids[pos])
+                               : FL_PROBE_WORST;
+    }
     if (st != FL_E_NAN) return st;
     *err = (fl_err){0};
     return FL_OK;
-}
-
-static fl_status commit(const run *r, const int32_t *block, fl_err *err)
-{
-    const int size = r->sw->block_size;
-    return r->sw->commit_mode == FL_COMMIT_BLOCK_BIDIR
-               ? fl_forward_commit(r->e, block, size, r->sw, err)
-               : fl_forward_clean(r->e, block, size, err);
 }
 
 static fl_status measure_doc(const run *r, bool quick, fl_err *err)
@@ -143,9 +110,9 @@ static fl_status measure_doc(const run *r, bool quick, fl_err *err)
     if (first > 0) FL_TRY(fl_forward_clean(r->e, d->ids, first, err));
     for (int start = first; start < d->n; start += size) {
         for (int i = 0; i < size; i++) block[i] = start + i < d->n ? d->ids[start + i] : r->t->fill;
-        for (int level = quick ? FL_PROBE_LEVELS - 1 : 0; level < FL_PROBE_LEVELS; level++)
+        for (int level = quick ? FL_MASK_LEVELS - 1 : 0; level < FL_MASK_LEVELS; level++)
             FL_TRY(measure_level(r, block, start, level, err));
-        if (start + size < d->n) FL_TRY(commit(r, block, err));
+        if (start + size < d->n) FL_TRY(fl_masked_commit(r->e, r->sw, block, err));
     }
     return FL_OK;
 }
@@ -154,9 +121,9 @@ static fl_status measure_doc(const run *r, bool quick, fl_err *err)
 static void mark_worst(const run *r, bool quick)
 {
     const fl_probe_ids *d = &r->t->doc[r->doc];
-    for (int level = quick ? FL_PROBE_LEVELS - 1 : 0; level < FL_PROBE_LEVELS; level++)
+    for (int level = quick ? FL_MASK_LEVELS - 1 : 0; level < FL_MASK_LEVELS; level++)
         for (int pos = d->n_prompt; pos < d->n; pos++)
-            if (fixed_random(r->doc, pos) < fl_probe_level[level])
+            if (fl_mask_at(r->doc, pos, level))
                 r->out->nll[level * r->out->n_answer + r->first_row + pos - d->n_prompt] =
                     FL_PROBE_WORST;
 }

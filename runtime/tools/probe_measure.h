@@ -1,16 +1,10 @@
 #ifndef FL_TOOLS_PROBE_MEASURE_H
 #define FL_TOOLS_PROBE_MEASURE_H
 
-#include "runtime/model/forward.h"
+#include "runtime/tools/masked.h"
 #include "runtime/tools/probe_text.h"
 
-/* Likelihoods of the probe's answers, in nats per token. Which rows are masked comes from a fixed
- * hash of conversation and position, the same for every wiring, so that two wirings are compared
- * row by row. */
-
-/* Shares of masked rows: a row masked at one level is masked at every later one. */
-enum { FL_PROBE_LEVELS = 4 };
-extern const double fl_probe_level[FL_PROBE_LEVELS]; /* 0.15, 0.5, 0.85, 1 */
+/* Likelihoods of the probe's answers, in nats per token. */
 
 /* NLL of every answer row at every level: nll[level * n_answer + row of all answers]; negative
  * where the row was not masked. A wiring that gives no finite value counts FL_PROBE_WORST. */

@@ -193,14 +193,14 @@ static fl_status settle(fl_probe *p, const alternatives *a, fl_wiring *w, bool *
     say(p, a->guess);
     FL_GO(rows_of(p, &a->w[a->base], false, &rows, err));
     FL_GO(fl_probe_rows_init(&base, &p->text, err));
-    memcpy(base.nll, rows->nll, (size_t)base.n_answer * FL_PROBE_LEVELS * sizeof *base.nll);
+    memcpy(base.nll, rows->nll, (size_t)base.n_answer * FL_MASK_LEVELS * sizeof *base.nll);
     for (int i = 0; i < a->n; i++) {
         fl_probe_entry *e = new_entry(p, a->guess, a->value[i]);
         say(p, a->guess);
         FL_GO(rows_of(p, &a->w[i], false, &rows, err));
         const fl_probe_diff d =
             fl_probe_compare(rows, &base, &p->text, a->first_block, a->w[i].clover.block_size);
-        for (int l = 0; l < FL_PROBE_LEVELS; l++) e->nll[l] = fl_probe_mean(rows, l);
+        for (int l = 0; l < FL_MASK_LEVELS; l++) e->nll[l] = fl_probe_mean(rows, l);
         e->mean = fl_probe_mean(rows, -1);
         e->diff = d.mean;
         e->se = d.se;
@@ -414,11 +414,11 @@ static fl_status descend(fl_probe *p, fl_err *err)
         FL_TRY(settle_all(p, mask, &w, &changed, err));
     }
     FL_TRY(rows_of(p, &w, false, &rows, err));
-    for (int l = 0; l < FL_PROBE_LEVELS; l++) p->winner[l] = fl_probe_mean(rows, l);
+    for (int l = 0; l < FL_MASK_LEVELS; l++) p->winner[l] = fl_probe_mean(rows, l);
     fl_wiring plain = w;
     plain.clover.gdn_block_mode = FL_GDN_CAUSAL;
     FL_TRY(rows_of(p, &plain, false, &rows, err));
-    for (int l = 0; l < FL_PROBE_LEVELS; l++) p->plain[l] = fl_probe_mean(rows, l);
+    for (int l = 0; l < FL_MASK_LEVELS; l++) p->plain[l] = fl_probe_mean(rows, l);
     if (!same_roles(&w.roles, &p->wiring.roles)) FL_TRY(open_as(p, &w, err));
     p->wiring = w;
     return FL_OK;

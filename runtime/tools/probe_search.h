@@ -12,7 +12,7 @@
 /* One measured alternative of a guess. */
 typedef struct fl_probe_entry {
     char guess[32], value[64];
-    double nll[FL_PROBE_LEVELS]; /* file forms: the mean alone */
+    double nll[FL_MASK_LEVELS]; /* file forms: the mean alone */
     double mean;
     double diff, se; /* of its rows against those of the guess's base; file forms: se is 0 */
     bool base;       /* what holds unless another one is surely better */
@@ -39,9 +39,9 @@ typedef struct fl_probe {
     fl_probe_roles roles; /* of the tensors outside the model; options when no branch is known */
     fl_wiring wiring;     /* as the files are read now; wiring.clover holds the switches */
     fl_probe_entry entry[FL_PROBE_ENTRIES];
-    int n_entries, n_file;                                  /* the first n_file are file forms */
-    double causal;                                          /* NLL of the answers token by token */
-    double winner[FL_PROBE_LEVELS], plain[FL_PROBE_LEVELS]; /* masked NLL; of GDN mode causal */
+    int n_entries, n_file;                                /* the first n_file are file forms */
+    double causal;                                        /* NLL of the answers token by token */
+    double winner[FL_MASK_LEVELS], plain[FL_MASK_LEVELS]; /* masked NLL; of GDN mode causal */
     /* at work */
     fl_model model; /* src and tokenizer borrowed */
     fl_engine *engine;

@@ -63,13 +63,13 @@ fl_status fl_probe_judge(fl_probe *p, fl_probe_verdict *v, fl_err *err)
         snprintf(v->why, sizeof v->why, "the model knows no masks");
         return FL_OK;
     }
-    for (int l = 0; l < FL_PROBE_LEVELS; l++) {
+    for (int l = 0; l < FL_MASK_LEVELS; l++) {
         if (p->winner[l] < p->plain[l]) continue;
         snprintf(
             v->why, sizeof v->why,
             "at %.0f %% masked its NLL is %.4f, not below the %.4f of rows that see nothing to "
             "their right",
-            100 * fl_probe_level[l], p->winner[l], p->plain[l]);
+            100 * fl_mask_level[l], p->winner[l], p->plain[l]);
         return FL_OK;
     }
     return judge_text(p, v, err);
