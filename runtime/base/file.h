@@ -42,4 +42,16 @@ FL_CHECKED fl_status fl_outfile_flush(fl_outfile *f, fl_err *err);
 FL_CHECKED fl_status fl_outfile_commit(fl_outfile **f, fl_err *err);
 void fl_outfile_discard(fl_outfile **f);
 
+#define FL_OUTFILE_PART ".part"
+/* The same for work that outlives a process: the temporary is PATH.part, which no signal removes
+ * and which is locked while it is open (another holder: FL_E_IO). It is cut to `at` bytes, which it
+ * must have, and writing goes on there; 0 starts anew. Its bytes go to the disk while it grows. */
+FL_CHECKED fl_status fl_outfile_open_part(fl_outfile **out, const char *path, uint64_t at,
+                                          fl_err *err);
+/* Flushed and fsynced, still open. */
+FL_CHECKED fl_status fl_outfile_sync(fl_outfile *f, fl_err *err);
+/* Closes the file of open_part, synced, and leaves PATH.part. *f becomes NULL whatever the outcome.
+ */
+FL_CHECKED fl_status fl_outfile_suspend(fl_outfile **f, fl_err *err);
+
 #endif

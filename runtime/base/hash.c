@@ -19,6 +19,8 @@ fl_hasher *fl_hasher_create(void)
     return (fl_hasher *)(void *)s;
 }
 
+void fl_hasher_reset(fl_hasher *h) { XXH3_64bits_reset(state(h)); }
+
 void fl_hasher_destroy(fl_hasher **h)
 {
     XXH3_freeState(state(*h));

@@ -12,7 +12,8 @@ uint64_t fl_hash64(const void *data, size_t n);
 uint64_t fl_hash64_seeded(const void *data, size_t n, uint64_t seed);
 
 typedef struct fl_hasher fl_hasher;
-fl_hasher *fl_hasher_create(void); /* NULL: out of memory */
+fl_hasher *fl_hasher_create(void);  /* NULL: out of memory */
+void fl_hasher_reset(fl_hasher *h); /* forgets what was added */
 void fl_hasher_destroy(fl_hasher **h);
 void fl_hasher_add(fl_hasher *h, const void *data, size_t n);
 /* Of all that was added so far. */

@@ -114,17 +114,21 @@ static void remove_stale(const char *target)
 
 /* ---- writing ---- */
 
+enum { KICK = 8 << 20 };
+
 struct fl_outfile {
     char *path, *tmp;
     int fd;
+    bool part; /* fl_outfile_open_part */
     uint64_t at;
+    uint64_t kicked; /* part: the kernel was asked to write what lies before */
     uint64_t n_buf;
     uint8_t buf[1 << 20];
 };
 
 static void outfile_free(fl_outfile *f)
 {
-    if (f->tmp) unguard(f->tmp);
+    if (f->tmp && !f->part) unguard(f->tmp);
     if (f->fd >= 0) close(f->fd);
     free(f->path);
     free(f->tmp);
@@ -170,10 +174,10 @@ static fl_status create_tmp(fl_outfile *f, fl_err *err)
     return FL_OK;
 }
 
-fl_status fl_outfile_open(fl_outfile **out, const char *path, fl_err *err)
+static fl_status outfile_new(fl_outfile **out, const char *path, fl_err *err)
 {
-    *out = NULL;
     char *target = NULL;
+    *out = NULL;
     struct stat st;
     if (!*path) return FL_FAIL(err, FL_E_ARG, 0, "an empty file name; name a file to write");
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
@@ -186,22 +190,66 @@ fl_status fl_outfile_open(fl_outfile **out, const char *path, fl_err *err)
         return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the write buffer", path);
     }
     f->fd = -1;
-    f->at = f->n_buf = 0;
+    f->part = false;
+    f->at = f->kicked = f->n_buf = 0;
     f->path = target;
     f->tmp = NULL;
-    if (asprintf(&f->tmp, "%s.tmp.%ld", target, (long)getpid()) < 0) {
-        f->tmp = NULL;
-        outfile_free(f);
-        return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for its name", path);
-    }
-    remove_stale(target);
-    const fl_status st_tmp = create_tmp(f, err);
-    if (st_tmp != FL_OK) {
-        outfile_free(f);
-        return st_tmp;
-    }
     *out = f;
     return FL_OK;
+}
+
+fl_status fl_outfile_open(fl_outfile **out, const char *path, fl_err *err)
+{
+    FL_TRY(outfile_new(out, path, err));
+    fl_outfile *f = *out;
+    fl_status st = FL_OK;
+    if (asprintf(&f->tmp, "%s.tmp.%ld", f->path, (long)getpid()) < 0) {
+        f->tmp = NULL;
+        st = FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for its name", path);
+    }
+    if (st == FL_OK) {
+        remove_stale(f->path);
+        st = create_tmp(f, err);
+    }
+    if (st != FL_OK) {
+        outfile_free(f);
+        *out = NULL;
+    }
+    return st;
+}
+
+static fl_status open_part(fl_outfile *f, uint64_t at, fl_err *err)
+{
+    struct stat st;
+    f->part = true;
+    if (asprintf(&f->tmp, "%s" FL_OUTFILE_PART, f->path) < 0) {
+        f->tmp = NULL;
+        return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for its name", f->path);
+    }
+    f->fd = open(f->tmp, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (f->fd < 0 || fstat(f->fd, &st) != 0)
+        return FL_FAIL(err, FL_E_IO, errno, "%s: cannot be created: %s", f->tmp, strerror(errno));
+    if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return FL_FAIL(err, FL_E_IO, errno, "%s: another run is writing it", f->tmp);
+    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size < at)
+        return FL_FAIL(err, FL_E_IO, 0, "%s: is no regular file of at least %llu bytes", f->tmp,
+                       (unsigned long long)at);
+    if (ftruncate(f->fd, (off_t)at) != 0)
+        return FL_FAIL(err, FL_E_IO, errno, "%s: cannot be cut to %llu bytes: %s", f->tmp,
+                       (unsigned long long)at, strerror(errno));
+    f->at = f->kicked = at;
+    return FL_OK;
+}
+
+fl_status fl_outfile_open_part(fl_outfile **out, const char *path, uint64_t at, fl_err *err)
+{
+    FL_TRY(outfile_new(out, path, err));
+    const fl_status st = open_part(*out, at, err);
+    if (st != FL_OK) {
+        outfile_free(*out);
+        *out = NULL;
+    }
+    return st;
 }
 
 static fl_status write_all(fl_outfile *f, const uint8_t *p, uint64_t n, uint64_t at, fl_err *err)
@@ -217,6 +265,12 @@ static fl_status write_all(fl_outfile *f, const uint8_t *p, uint64_t n, uint64_t
         p += put;
         at += (uint64_t)put;
         n -= (uint64_t)put;
+    }
+    /* What is long to write goes to the disk while it is made, not all at the end. */
+    if (f->part && at >= f->kicked + KICK) {
+        (void)sync_file_range(f->fd, (off_t)f->kicked, (off_t)(at - f->kicked),
+                              SYNC_FILE_RANGE_WRITE);
+        f->kicked = at;
     }
     return FL_OK;
 }
@@ -309,12 +363,26 @@ static void sync_folder(const char *path)
     free(copy);
 }
 
+fl_status fl_outfile_sync(fl_outfile *f, fl_err *err)
+{
+    FL_TRY(fl_outfile_flush(f, err));
+    if (fsync(f->fd) == 0) return FL_OK;
+    return FL_FAIL(err, FL_E_IO, errno, "%s: fsync failed: %s", f->path, strerror(errno));
+}
+
+fl_status fl_outfile_suspend(fl_outfile **fp, fl_err *err)
+{
+    assert((*fp)->part);
+    const fl_status st = fl_outfile_sync(*fp, err);
+    outfile_free(*fp);
+    *fp = NULL;
+    return st;
+}
+
 fl_status fl_outfile_commit(fl_outfile **fp, fl_err *err)
 {
     fl_outfile *f = *fp;
-    fl_status st = fl_outfile_flush(f, err);
-    if (st == FL_OK && fsync(f->fd) != 0)
-        st = FL_FAIL(err, FL_E_IO, errno, "%s: fsync failed: %s", f->path, strerror(errno));
+    fl_status st = fl_outfile_sync(f, err);
     if (st == FL_OK && rename(f->tmp, f->path) != 0)
         st = FL_FAIL(err, FL_E_IO, errno, "%s: cannot be renamed into place: %s", f->path,
                      strerror(errno));

@@ -9,47 +9,11 @@
 #include <unistd.h>
 
 #include "quant/format.h"
-#include "runtime/base/file.h"
-#include "runtime/base/hash.h"
 #include "runtime/base/space.h"
-#include "runtime/model/source.h"
+#include "runtime/model/gguf_write_parts.h"
 
-enum { NAME_MAX_BYTES = 63, READ_PIECE = 4 << 20 };
-
-typedef struct bytes {
-    uint8_t *p;
-    size_t n, cap;
-    bool failed;
-} bytes;
-
-typedef struct entry {
-    char name[NAME_MAX_BYTES + 1];
-    uint32_t type;
-    int n_dims;
-    int64_t ne[4];
-    uint64_t offset, bytes; /* offset relative to the data section */
-} entry;
-
-struct fl_gguf_writer {
-    char *path;
-    uint32_t alignment;
-    bytes kv;   /* serialised metadata */
-    bytes keys; /* the keys, each with its NUL */
-    uint64_t n_kv;
-    char twice[128]; /* first key that was given twice, or "" */
-    entry *tensor;
-    size_t n_tensors, cap_tensors;
-    uint64_t data_bytes; /* of the data section, padded */
-    fl_outfile *file;
-    const volatile sig_atomic_t *stop; /* or NULL */
-    size_t current;                    /* tensor being written */
-    uint64_t done;                     /* its bytes so far */
-    bool unseen;                       /* some bytes were copied by the kernel */
-    uint64_t data_start;
-    fl_hasher *hash;
-};
-
-static uint64_t pad_to(uint64_t v, uint64_t align) { return (v + align - 1) & ~(align - 1); }
+enum { MAX_PARTS = 1000 };
+typedef fl_gw_bytes bytes;
 
 static void append(bytes *b, const void *data, size_t n)
 {
@@ -102,6 +66,12 @@ void fl_gguf_writer_discard(fl_gguf_writer **pw)
     fl_gguf_writer *w = *pw;
     if (!w) return;
     if (w->file) fl_outfile_discard(&w->file);
+    for (int i = 0; i < w->n_parts; i++) {
+        if (w->begun && w->kept) unlink(w->part[i].tmp);
+        free(w->part[i].path);
+        free(w->part[i].tmp);
+    }
+    free(w->part);
     fl_hasher_destroy(&w->hash);
     free(w->kv.p);
     free(w->keys.p);
@@ -123,9 +93,16 @@ bool fl_gguf_has_key(const fl_gguf_writer *w, const char *key)
     return false;
 }
 
+static void append_number(bytes *b, const char *key, uint32_t type, uint32_t v, size_t n)
+{
+    append_str(b, key, strlen(key));
+    append_u32(b, type);
+    append(b, &v, n);
+}
+
 static void put_key(fl_gguf_writer *w, const char *key, uint32_t type)
 {
-    assert(!w->file);
+    assert(!w->part);
     if (fl_gguf_has_key(w, key) && !w->twice[0]) snprintf(w->twice, sizeof w->twice, "%s", key);
     append(&w->keys, key, strlen(key) + 1);
     append_str(&w->kv, key, strlen(key));
@@ -204,11 +181,11 @@ void fl_gguf_put_copy(fl_gguf_writer *w, const char *key, const fl_kv *kv)
 fl_status fl_gguf_add_tensor(fl_gguf_writer *w, const char *name, uint32_t type, int n_dims,
                              const int64_t *ne, fl_err *err)
 {
-    assert(!w->file);
+    assert(!w->part);
     const fl_type_info *ti = fl_type_get(type);
-    if (strlen(name) > NAME_MAX_BYTES || !name[0])
+    if (strlen(name) > FL_GW_NAME_MAX || !name[0])
         return FL_FAIL(err, FL_E_ARG, 0, "%s: tensor name '%s' must have 1 to %d bytes", w->path,
-                       name, NAME_MAX_BYTES);
+                       name, FL_GW_NAME_MAX);
     if (!ti)
         return FL_FAIL(err, FL_E_ARG, 0, "%s: tensor %s: unknown type %u", w->path, name, type);
     if (n_dims < 1 || n_dims > 4)
@@ -231,109 +208,288 @@ fl_status fl_gguf_add_tensor(fl_gguf_writer *w, const char *name, uint32_t type,
                        w->path, name, (long long)ne[0], ti->name, ti->block_elems);
     if (w->n_tensors == w->cap_tensors) {
         const size_t cap = w->cap_tensors ? 2 * w->cap_tensors : 64;
-        entry *t = realloc(w->tensor, cap * sizeof *t);
+        fl_gw_tensor *t = realloc(w->tensor, cap * sizeof *t);
         if (!t) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the tensor table", w->path);
         w->tensor = t;
         w->cap_tensors = cap;
     }
-    entry *e = &w->tensor[w->n_tensors++];
+    fl_gw_tensor *e = &w->tensor[w->n_tensors++];
     memset(e, 0, sizeof *e);
     snprintf(e->name, sizeof e->name, "%s", name);
     e->type = type;
     e->n_dims = n_dims;
     for (int i = 0; i < 4; i++) e->ne[i] = i < n_dims ? ne[i] : 1;
-    e->offset = w->data_bytes;
     e->bytes = row_bytes * rows;
-    w->data_bytes = pad_to(w->data_bytes + e->bytes, w->alignment);
     return FL_OK;
 }
 
-static uint64_t header_bytes(const fl_gguf_writer *w)
+/* ---- which tensor lies where ---- */
+
+static uint64_t key_bytes(const char *key, uint64_t value) { return 8 + strlen(key) + 4 + value; }
+
+static uint64_t entry_bytes(const fl_gw_tensor *t)
 {
-    uint64_t n = 4 + 4 + 8 + 8 + w->kv.n;
-    if (!fl_gguf_has_key(w, "general.alignment")) n += 8 + strlen("general.alignment") + 4 + 4;
-    for (size_t i = 0; i < w->n_tensors; i++)
-        n += 8 + strlen(w->tensor[i].name) + 4 + 8 * (uint64_t)w->tensor[i].n_dims + 4 + 8;
+    return 8 + strlen(t->name) + 4 + 8 * (uint64_t)t->n_dims + 4 + 8;
+}
+
+/* Header bytes without tensor entries; the first part has all metadata. */
+static uint64_t bare_header(const fl_gguf_writer *w, bool first, bool split)
+{
+    uint64_t n = 4 + 4 + 8 + 8 + (first ? w->kv.n : 0);
+    if (!first || !fl_gguf_has_key(w, "general.alignment")) n += key_bytes("general.alignment", 4);
+    if (split)
+        n += key_bytes("split.no", 2) + key_bytes("split.count", 2) +
+             key_bytes("split.tensors.count", 4);
     return n;
+}
+
+/* Appends part `i` with the tensors from `first` on, as many as `most` bytes take (0: all). */
+static fl_status add_part(fl_gguf_writer *w, size_t first, uint64_t most, fl_err *err)
+{
+    fl_gw_part *more = realloc(w->part, ((size_t)w->n_parts + 1) * sizeof *more);
+    if (!more) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for its parts", w->path);
+    w->part = more;
+    fl_gw_part *p = &w->part[w->n_parts];
+    *p = (fl_gw_part){.first = first};
+    uint64_t header = bare_header(w, first == 0, most > 0);
+    for (size_t i = first; i < w->n_tensors; i++) {
+        fl_gw_tensor *t = &w->tensor[i];
+        const uint64_t h = header + entry_bytes(t), d = fl_gw_pad(w, p->data_bytes + t->bytes);
+        if (most > 0 && p->n > 0 && fl_gw_pad(w, h) + d > most) break;
+        t->offset = p->data_bytes;
+        p->data_bytes = d;
+        header = h;
+        p->n++;
+    }
+    p->data_start = fl_gw_pad(w, header);
+    w->n_parts++;
+    return FL_OK;
+}
+
+static fl_status name_parts(fl_gguf_writer *w, fl_err *err)
+{
+    const size_t n = strlen(w->path);
+    const int stem = (int)(n > 5 && strcmp(w->path + n - 5, ".gguf") == 0 ? n - 5 : n);
+    for (int i = 0; i < w->n_parts; i++) {
+        fl_gw_part *p = &w->part[i];
+        int rc = w->n_parts > 1 ? asprintf(&p->path, "%.*s-%05d-of-%05d.gguf", stem, w->path, i + 1,
+                                           w->n_parts)
+                                : asprintf(&p->path, "%s", w->path);
+        if (rc < 0) p->path = NULL;
+        if (rc >= 0) rc = asprintf(&p->tmp, "%s" FL_OUTFILE_PART, p->path);
+        if (rc < 0) {
+            p->tmp = NULL;
+            return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for its parts", w->path);
+        }
+    }
+    return FL_OK;
+}
+
+static fl_status place_tensors(fl_gguf_writer *w, fl_err *err)
+{
+    FL_TRY(add_part(w, 0, 0, err));
+    if (w->split == 0 || w->part[0].data_start + w->part[0].data_bytes <= w->split) return FL_OK;
+    w->n_parts = 0;
+    for (size_t at = 0; at < w->n_tensors;) {
+        if (w->n_parts == MAX_PARTS)
+            return FL_FAIL(err, FL_E_ARG, 0, "%s: more than %d parts; take larger ones", w->path,
+                           MAX_PARTS);
+        FL_TRY(add_part(w, at, w->split, err));
+        at += w->part[w->n_parts - 1].n;
+    }
+    return FL_OK;
+}
+
+/* A part's header; *h.failed when memory is out. */
+static void make_header(const fl_gguf_writer *w, int i, bytes *h)
+{
+    const fl_gw_part *p = &w->part[i];
+    const bool split = w->n_parts > 1, align = i > 0 || !fl_gguf_has_key(w, "general.alignment");
+    append(h, "GGUF", 4);
+    append_u32(h, 3);
+    append_u64(h, p->n);
+    append_u64(h, (i == 0 ? w->n_kv : 0) + (align ? 1 : 0) + (split ? 3 : 0));
+    if (i == 0) append(h, w->kv.p, w->kv.n);
+    if (align) append_number(h, "general.alignment", FL_GGUF_U32, w->alignment, 4);
+    if (split) {
+        append_number(h, "split.no", FL_GGUF_U16, (uint32_t)i, 2);
+        append_number(h, "split.count", FL_GGUF_U16, (uint32_t)w->n_parts, 2);
+        append_number(h, "split.tensors.count", FL_GGUF_I32, (uint32_t)w->n_tensors, 4);
+    }
+    for (size_t k = 0; k < p->n; k++) {
+        const fl_gw_tensor *e = &w->tensor[p->first + k];
+        append_str(h, e->name, strlen(e->name));
+        append_u32(h, (uint32_t)e->n_dims);
+        append(h, e->ne, 8 * (size_t)e->n_dims);
+        append_u32(h, e->type);
+        append_u64(h, e->offset);
+    }
+    while (h->n < p->data_start && !h->failed) {
+        static const uint8_t zero[64] = {0};
+        const uint64_t left = p->data_start - h->n;
+        append(h, zero, left < sizeof zero ? (size_t)left : sizeof zero);
+    }
+}
+
+fl_status fl_gguf_writer_layout(fl_gguf_writer *w, fl_err *err)
+{
+    assert(!w->part);
+    if (w->twice[0])
+        return FL_FAIL(err, FL_E_ARG, 0, "%s: metadata key %s is given twice", w->path, w->twice);
+    if (w->kv.failed || w->keys.failed)
+        return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the metadata", w->path);
+    FL_TRY(place_tensors(w, err));
+    FL_TRY(name_parts(w, err));
+    for (int i = 0; i < w->n_parts; i++) {
+        bytes h = {0};
+        make_header(w, i, &h);
+        if (!h.failed) w->part[i].header_hash = fl_hash64(h.p, h.n);
+        free(h.p);
+        if (h.failed) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the header", w->path);
+    }
+    return FL_OK;
+}
+
+int fl_gguf_writer_parts(const fl_gguf_writer *w) { return w->n_parts; }
+const char *fl_gguf_writer_part(const fl_gguf_writer *w, int i) { return w->part[i].path; }
+
+uint64_t fl_gguf_writer_identity(const fl_gguf_writer *w)
+{
+    uint64_t id = (uint64_t)w->n_parts;
+    for (int i = 0; i < w->n_parts; i++)
+        id = fl_hash64_seeded(&w->part[i].header_hash, sizeof id, id);
+    return id;
 }
 
 uint64_t fl_gguf_writer_bytes(const fl_gguf_writer *w)
 {
-    return pad_to(header_bytes(w), w->alignment) + w->data_bytes;
+    uint64_t n = 0, header = bare_header(w, true, false);
+    for (int i = 0; i < w->n_parts; i++) n += w->part[i].data_start + w->part[i].data_bytes;
+    if (w->part) return n;
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        header += entry_bytes(&w->tensor[i]);
+        n += fl_gw_pad(w, w->tensor[i].bytes);
+    }
+    return n + fl_gw_pad(w, header);
 }
 
-static fl_status emit(fl_gguf_writer *w, const void *data, uint64_t n, fl_err *err)
+/* ---- writing ---- */
+
+/* Bytes still to be written; nothing of the part at hand is there but `have` bytes. */
+static uint64_t bytes_left(const fl_gguf_writer *w, uint64_t have)
 {
-    fl_hasher_add(w->hash, data, n);
-    return fl_outfile_write(w->file, data, n, err);
+    uint64_t n = 0;
+    for (int i = w->at; i < w->n_parts; i++) n += w->part[i].data_start + w->part[i].data_bytes;
+    return n - have;
 }
 
 static fl_status write_header(fl_gguf_writer *w, fl_err *err)
 {
     bytes h = {0};
-    append(&h, "GGUF", 4);
-    append_u32(&h, 3);
-    append_u64(&h, w->n_tensors);
-    append_u64(&h, w->n_kv);
-    append(&h, w->kv.p, w->kv.n);
-    for (size_t i = 0; i < w->n_tensors; i++) {
-        const entry *e = &w->tensor[i];
-        append_str(&h, e->name, strlen(e->name));
-        append_u32(&h, (uint32_t)e->n_dims);
-        append(&h, e->ne, 8 * (size_t)e->n_dims);
-        append_u32(&h, e->type);
-        append_u64(&h, e->offset);
-    }
-    w->data_start = pad_to(h.n, w->alignment);
-    while (h.n < w->data_start && !h.failed) {
-        static const uint8_t zero[64] = {0};
-        const uint64_t left = w->data_start - h.n;
-        append(&h, zero, left < sizeof zero ? (size_t)left : sizeof zero);
-    }
+    make_header(w, w->at, &h);
     fl_status st = h.failed ? FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the header", w->path)
-                            : emit(w, h.p, h.n, err);
+                            : fl_outfile_write(w->file, h.p, h.n, err);
     free(h.p);
     return st;
 }
 
-fl_status fl_gguf_writer_begin(fl_gguf_writer *w, fl_err *err)
+/* Opens the file of part w->at, which has `have` good bytes. */
+static fl_status open_part(fl_gguf_writer *w, uint64_t have, fl_err *err)
 {
-    assert(!w->file);
-    if (!fl_gguf_has_key(w, "general.alignment"))
-        fl_gguf_put_u32(w, "general.alignment", w->alignment);
-    if (w->twice[0])
-        return FL_FAIL(err, FL_E_ARG, 0, "%s: metadata key %s is given twice", w->path, w->twice);
-    if (w->kv.failed || w->keys.failed)
-        return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the metadata", w->path);
-    FL_TRY(fl_outfile_open(&w->file, w->path, err));
+    const fl_gw_part *p = &w->part[w->at];
+    FL_TRY(w->kept ? fl_outfile_open_part(&w->file, p->path, have, err)
+                   : fl_outfile_open(&w->file, p->path, err));
     /* On the file system of the temporary, which may be another than the name's (a symbolic link).
      */
-    FL_TRY(fl_space_check(fl_outfile_tmp_path(w->file), fl_gguf_writer_bytes(w), w->path, err));
-    return write_header(w, err);
+    if (!w->begun)
+        FL_TRY(fl_space_check(fl_outfile_tmp_path(w->file), bytes_left(w, have), w->path, err));
+    w->begun = true;
+    return have > 0 ? FL_OK : write_header(w, err);
 }
+
+void fl_gguf_writer_keep(fl_gguf_writer *w) { w->kept = true; }
+void fl_gguf_writer_split(fl_gguf_writer *w, uint64_t most) { w->split = most; }
+
+/* The file that holds a part of a kept run: its temporary, or its name when a run was ended while
+ * it renamed them. */
+static const char *file_of(const fl_gw_part *p)
+{
+    return access(p->tmp, F_OK) == 0 ? p->tmp : p->path;
+}
+
+/* Finds how far the temporaries have got: sets at and current, *have to the good bytes of part at.
+ */
+static fl_status find_place(fl_gguf_writer *w, size_t n, uint64_t *have, fl_err *err)
+{
+    *have = 0;
+    for (w->at = 0; w->at < w->n_parts; w->at++) {
+        const fl_gw_part *p = &w->part[w->at];
+        const char *path = file_of(p);
+        const size_t left = n > p->first ? n - p->first : 0;
+        int64_t good;
+        FL_TRY(fl_gw_compare(w, p, path, left < p->n ? left : p->n, &good, err));
+        if (good < 1 || (path == p->path && good < (int64_t)p->n)) return FL_OK;
+        w->current = p->first + (size_t)good;
+        *have = fl_gw_end(w, p, w->current - 1);
+        if (good < (int64_t)p->n) return FL_OK;
+        *have = 0;
+    }
+    return FL_OK;
+}
+
+fl_status fl_gguf_writer_begin(fl_gguf_writer *w, fl_err *err)
+{
+    return fl_gguf_writer_resume(w, NULL, 0, err);
+}
+
+fl_status fl_gguf_writer_resume(fl_gguf_writer *w, const uint64_t *hash, size_t n, fl_err *err)
+{
+    uint64_t have = 0;
+    assert(!w->begun && n <= w->n_tensors && (n == 0 || w->kept));
+    if (!w->part) FL_TRY(fl_gguf_writer_layout(w, err));
+    assert(w->kept || w->n_parts == 1);
+    for (size_t i = 0; i < n; i++) w->tensor[i].hash = hash[i];
+    if (n > 0) FL_TRY(find_place(w, n, &have, err));
+    if (w->at == w->n_parts) { /* all there */
+        w->begun = true;
+        return FL_OK;
+    }
+    return open_part(w, have, err);
+}
+
+size_t fl_gguf_writer_next(const fl_gguf_writer *w) { return w->current; }
+uint64_t fl_gguf_writer_hash(const fl_gguf_writer *w, size_t i) { return w->tensor[i].hash; }
 
 /* Padding behind the tensor at hand, and on to the next. */
 static fl_status end_tensor(fl_gguf_writer *w, fl_err *err)
 {
-    const entry *e = &w->tensor[w->current];
-    uint64_t left = pad_to(e->offset + e->bytes, w->alignment) - (e->offset + e->bytes);
+    const fl_gw_part *p = &w->part[w->at];
+    fl_gw_tensor *e = &w->tensor[w->current];
+    uint64_t left = fl_gw_pad(w, e->offset + e->bytes) - (e->offset + e->bytes);
     while (left > 0) {
         static const uint8_t zero[4096] = {0};
         const uint64_t piece = left < sizeof zero ? left : sizeof zero;
-        FL_TRY(emit(w, zero, piece, err));
+        fl_hasher_add(w->hash, zero, piece);
+        FL_TRY(fl_outfile_write(w->file, zero, piece, err));
         left -= piece;
     }
+    e->hash = fl_hasher_value(w->hash);
+    fl_hasher_reset(w->hash);
     w->current++;
     w->done = 0;
-    return FL_OK;
+    if (!w->kept || w->current < p->first + p->n) return FL_OK;
+    w->at++;
+    return fl_outfile_suspend(&w->file, err);
 }
 
 fl_status fl_gguf_writer_write(fl_gguf_writer *w, const void *data, uint64_t n, fl_err *err)
 {
-    assert(w->file && w->current < w->n_tensors);
-    const entry *e = &w->tensor[w->current];
+    assert(w->begun && w->current < w->n_tensors);
+    const fl_gw_tensor *e = &w->tensor[w->current];
     assert(n <= e->bytes - w->done);
-    FL_TRY(emit(w, data, n, err));
+    if (!w->file) FL_TRY(open_part(w, 0, err));
+    fl_hasher_add(w->hash, data, n);
+    FL_TRY(fl_outfile_write(w->file, data, n, err));
     w->done += n;
     return w->done < e->bytes ? FL_OK : end_tensor(w, err);
 }
@@ -341,14 +497,30 @@ fl_status fl_gguf_writer_write(fl_gguf_writer *w, const void *data, uint64_t n, 
 fl_status fl_gguf_writer_copy(fl_gguf_writer *w, int from, uint64_t offset, const char *from_path,
                               fl_err *err)
 {
-    assert(w->file && w->current < w->n_tensors && w->done == 0);
+    assert(w->file && w->current < w->n_tensors && w->done == 0 && !w->kept);
     w->unseen = true;
     FL_TRY(fl_outfile_copy(w->file, from, offset, w->tensor[w->current].bytes, from_path, err));
     return end_tensor(w, err);
 }
+
 fl_status fl_gguf_writer_flush(fl_gguf_writer *w, fl_err *err)
 {
-    return fl_outfile_flush(w->file, err);
+    return w->file ? fl_outfile_flush(w->file, err) : FL_OK;
+}
+
+fl_status fl_gguf_writer_sync(fl_gguf_writer *w, fl_err *err)
+{
+    return w->file ? fl_outfile_sync(w->file, err) : FL_OK;
+}
+
+fl_status fl_gguf_writer_suspend(fl_gguf_writer **pw, fl_err *err)
+{
+    fl_gguf_writer *w = *pw;
+    assert(w->kept);
+    const fl_status st = w->file ? fl_outfile_suspend(&w->file, err) : FL_OK;
+    w->begun = false; /* nothing to remove */
+    fl_gguf_writer_discard(pw);
+    return st;
 }
 
 void fl_gguf_writer_stop_on(fl_gguf_writer *w, const volatile sig_atomic_t *stop)
@@ -356,89 +528,47 @@ void fl_gguf_writer_stop_on(fl_gguf_writer *w, const volatile sig_atomic_t *stop
     w->stop = stop;
 }
 
-static fl_status check_stop(const fl_gguf_writer *w, fl_err *err)
+/* ---- the end ---- */
+
+static fl_status verify(const fl_gguf_writer *w, const fl_gw_part *p, const char *path, fl_err *err)
 {
-    if (!w->stop || !*w->stop) return FL_OK;
-    return FL_FAIL(err, FL_E_CANCELED, 0, "%s: interrupted; nothing was changed", w->path);
+    int64_t good = (int64_t)p->n;
+    FL_TRY(fl_gw_check_table(w, p, path, err));
+    if (!w->unseen) FL_TRY(fl_gw_compare(w, p, path, p->n, &good, err));
+    if (good == (int64_t)p->n) return FL_OK;
+    return FL_FAIL(err, FL_E_IO, 0,
+                   "%s: what is on the disk differs from what was written (%s); the disk or the "
+                   "memory is faulty",
+                   p->path, good < 0 ? "the header" : w->tensor[p->first + (size_t)good].name);
 }
 
-/* Names, types, shapes and places as a reader sees them. */
-static fl_status verify_table(const fl_gguf_writer *w, const char *tmp, fl_err *err)
+/* The renames, once all parts are verified. */
+static fl_status publish(fl_gguf_writer *w, fl_err *err)
 {
-    fl_source *src = NULL;
-    fl_status st;
-    FL_GO(fl_source_open(&src, tmp, err));
-    bool same = fl_source_n_tensors(src) == w->n_tensors;
-    for (size_t i = 0; same && i < w->n_tensors; i++) {
-        const entry *e = &w->tensor[i];
-        const fl_tensor *t = fl_source_find(src, e->name);
-        same = t && t->type == e->type && t->n_dims == e->n_dims &&
-               memcmp(t->ne, e->ne, sizeof e->ne) == 0 && t->bytes == e->bytes &&
-               t->offset == w->data_start + e->offset && t->offset % w->alignment == 0;
+    if (!w->kept) return fl_outfile_commit(&w->file, err);
+    for (int i = 0; i < w->n_parts; i++) {
+        const fl_gw_part *p = &w->part[i];
+        fl_outfile *f = NULL;
+        if (file_of(p) == p->path) continue; /* renamed by a run that was ended just then */
+        FL_TRY(fl_outfile_open_part(&f, p->path, p->data_start + p->data_bytes, err));
+        FL_TRY(fl_outfile_commit(&f, err));
     }
-    if (!same)
-        st = FL_FAIL(err, FL_E_IO, 0, "%s: what was written reads back differently (tensor table)",
-                     w->path);
-out:
-    fl_source_close(&src);
-    return st;
-}
-
-/* The whole file again from the disk, against the hash of what was given to write. */
-static fl_status verify_bytes(const fl_gguf_writer *w, const char *tmp, fl_err *err)
-{
-    int fd = -1;
-    uint64_t size = 0;
-    fl_status st = FL_OK;
-    uint8_t *buf = malloc(READ_PIECE);
-    fl_hasher *h = fl_hasher_create();
-    if (!buf || !h) {
-        st = FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory to verify it", w->path);
-        goto out;
-    }
-    FL_GO(fl_file_open(tmp, &fd, &size, err));
-    if (fsync(fd) != 0) {
-        st = FL_FAIL(err, FL_E_IO, errno, "%s: fsync: %s", w->path, strerror(errno));
-        goto out;
-    }
-    /* Advice only: a kernel that keeps the pages makes the check weaker, not wrong. */
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    if (size != w->data_start + w->data_bytes) {
-        st = FL_FAIL(err, FL_E_IO, 0, "%s: %llu bytes on disk, %llu were written", w->path,
-                     (unsigned long long)size, (unsigned long long)(w->data_start + w->data_bytes));
-        goto out;
-    }
-    for (uint64_t at = 0; at < size;) {
-        const uint64_t left = size - at, n = left < READ_PIECE ? left : READ_PIECE;
-        FL_GO(check_stop(w, err));
-        FL_GO(fl_file_read_at(fd, buf, n, at, tmp, err));
-        fl_hasher_add(h, buf, n);
-        at += n;
-    }
-    if (fl_hasher_value(h) != fl_hasher_value(w->hash))
-        st =
-            FL_FAIL(err, FL_E_IO, 0,
-                    "%s: what is on the disk differs from what was written; the disk or the memory "
-                    "is faulty",
-                    w->path);
-out:
-    if (fd >= 0) close(fd);
-    fl_hasher_destroy(&h);
-    free(buf);
-    return st;
+    return FL_OK;
 }
 
 fl_status fl_gguf_writer_commit(fl_gguf_writer **pw, fl_err *err)
 {
     fl_gguf_writer *w = *pw;
     fl_status st;
-    assert(w->file && w->current == w->n_tensors);
-    FL_GO(check_stop(w, err));
-    FL_GO(fl_outfile_flush(w->file, err));
-    FL_GO(verify_table(w, fl_outfile_tmp_path(w->file), err));
-    if (!w->unseen) FL_GO(verify_bytes(w, fl_outfile_tmp_path(w->file), err));
-    FL_GO(check_stop(w, err));
-    st = fl_outfile_commit(&w->file, err);
+    assert(w->begun && w->current == w->n_tensors);
+    FL_GO(fl_gw_check_stop(w, err));
+    if (w->file) FL_GO(w->kept ? fl_outfile_suspend(&w->file, err) : fl_outfile_sync(w->file, err));
+    for (int i = 0; i < w->n_parts; i++) {
+        const fl_gw_part *p = &w->part[i];
+        FL_GO(verify(w, p, w->kept ? file_of(p) : fl_outfile_tmp_path(w->file), err));
+    }
+    FL_GO(fl_gw_check_stop(w, err));
+    st = publish(w, err);
 out:
     fl_gguf_writer_discard(pw);
     return st;

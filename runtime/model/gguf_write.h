@@ -11,7 +11,7 @@
  * tensor in the order of its declaration, in pieces of any size. Memory: the header and one
  * buffer, never a tensor. The file appears under its name only when complete and re-read:
  *
- *   create, put_* (metadata), add_tensor..., begin, write..., commit
+ *   create, put_* (metadata), add_tensor..., layout, begin, write..., commit
  *
  * One thread. Every failure after create leaves what stood under the name before; discard (or a
  * failed commit) removes the temporary. Held by tests/model/test_gguf_write.c. */
@@ -24,8 +24,8 @@ enum { FL_GGUF_ALIGN = 4096 }; /* default alignment of every tensor: pages and O
 FL_CHECKED fl_status fl_gguf_writer_create(fl_gguf_writer **out, const char *path,
                                            uint32_t alignment, fl_err *err);
 
-/* Metadata, in the order of the calls. A lack of memory is remembered and reported by begin;
- * so is a key given twice. Keys and strings are copied. */
+/* Metadata, in the order of the calls. A lack of memory is remembered and reported by layout; so is
+ * a key given twice. Keys and strings are copied. */
 void fl_gguf_put_u32(fl_gguf_writer *w, const char *key, uint32_t v);
 void fl_gguf_put_i32(fl_gguf_writer *w, const char *key, int32_t v);
 void fl_gguf_put_f32(fl_gguf_writer *w, const char *key, float v);
@@ -43,12 +43,48 @@ bool fl_gguf_has_key(const fl_gguf_writer *w, const char *key);
  * at most 63 bytes and unique. */
 FL_CHECKED fl_status fl_gguf_add_tensor(fl_gguf_writer *w, const char *name, uint32_t type,
                                         int n_dims, const int64_t *ne, fl_err *err);
-/* Bytes of the whole file as declared so far. */
+
+/* Fixes what lies where; nothing may be put or added any more. Done by begin when it was not. A
+ * lack of memory in put_* and a key given twice come out here. */
+FL_CHECKED fl_status fl_gguf_writer_layout(fl_gguf_writer *w, fl_err *err);
+/* Bytes of all files together; before layout those of one file with what was declared so far. */
 uint64_t fl_gguf_writer_bytes(const fl_gguf_writer *w);
+/* Known after layout: files and their final names; a number that stands for every header, thus for
+ * metadata, names, types, shapes and parts. */
+int fl_gguf_writer_parts(const fl_gguf_writer *w);
+const char *fl_gguf_writer_part(const fl_gguf_writer *w, int i);
+uint64_t fl_gguf_writer_identity(const fl_gguf_writer *w);
 
 /* Opens the temporary, checks the free space of its file system against the whole size and writes
  * the header. */
 FL_CHECKED fl_status fl_gguf_writer_begin(fl_gguf_writer *w, fl_err *err);
+
+/* ---- large files: before layout ---- */
+
+/* The temporaries are NAME.part and outlive this process (fl_outfile_open_part): a failed commit
+ * and discard remove them, suspend and a kill leave them for resume. */
+void fl_gguf_writer_keep(fl_gguf_writer *w);
+/* Files of at most `most` bytes each (a larger tensor has one of its own), at most 1,000, named as
+ * llama.cpp names them: PATH without .gguf, -00001-of-00003.gguf; the first has the metadata, all
+ * have split.no, split.count and split.tensors.count. What fits in one file becomes PATH. Needs
+ * keep. All are renamed at the very end, one after the other: a kill between two renames leaves
+ * some under their names, and resume renames the rest. */
+void fl_gguf_writer_split(fl_gguf_writer *w, uint64_t most);
+/* begin, with what an earlier writer of the same identity left: hash[n] of its first n tensors.
+ * They are read again; writing goes on behind the last of those that are as they were written. */
+FL_CHECKED fl_status fl_gguf_writer_resume(fl_gguf_writer *w, const uint64_t *hash, size_t n,
+                                           fl_err *err);
+/* The tensor that is written next or now. */
+size_t fl_gguf_writer_next(const fl_gguf_writer *w);
+/* XXH3 of a tensor that was written, padding included. */
+uint64_t fl_gguf_writer_hash(const fl_gguf_writer *w, size_t i);
+/* What was written so far is on the disk. */
+FL_CHECKED fl_status fl_gguf_writer_sync(fl_gguf_writer *w, fl_err *err);
+/* Ends the writer and leaves the temporaries. *w becomes NULL whatever the outcome. */
+FL_CHECKED fl_status fl_gguf_writer_suspend(fl_gguf_writer **w, fl_err *err);
+
+/* ---- writing ---- */
+
 /* The next `n` bytes of tensor data. A piece may not cross the end of a tensor (assert); padding
  * is written where a tensor ends. */
 FL_CHECKED fl_status fl_gguf_writer_write(fl_gguf_writer *w, const void *data, uint64_t n,
@@ -62,9 +98,9 @@ FL_CHECKED fl_status fl_gguf_writer_flush(fl_gguf_writer *w, fl_err *err);
 /* When *stop is not 0 (a signal handler may set it), commit ends with FL_E_CANCELED at any point
  * before the rename. It must outlive the writer. */
 void fl_gguf_writer_stop_on(fl_gguf_writer *w, const volatile sig_atomic_t *stop);
-/* All tensors must be complete (assert). Flushes to the disk, drops the file's pages, re-reads
- * the whole file, compares the tensor table and the XXH64 of all bytes with what was written,
- * then renames. *w becomes NULL whatever the outcome. */
+/* All tensors must be complete (assert). Flushes to the disk, re-reads the whole file past the page
+ * cache where that can be, compares the tensor table and the XXH3 of header and tensors with what
+ * was written, then renames. *w becomes NULL whatever the outcome. */
 FL_CHECKED fl_status fl_gguf_writer_commit(fl_gguf_writer **w, fl_err *err);
 void fl_gguf_writer_discard(fl_gguf_writer **w);
 
