@@ -43,7 +43,8 @@ static const command commands[] = {
      "write next-token logits as a NumPy file"},
     {"calibrate", C_CALIBRATE, 1, 1, "calibrate MODEL [options of run] [--json]",
      "measure how fast the ways of decoding are here, for --mode auto"},
-    {"quantize", C_QUANTIZE, 2, 2, "quantize IN OUT.gguf [--type T] [--arch A] [--threads N]",
+    {"quantize", C_QUANTIZE, 2, 2,
+     "quantize IN OUT.gguf [--type T | --recipe R] [--dry-run] [options]",
      "write a GGUF file from a safetensors folder or an F32/F16/BF16 GGUF"},
     {"patch", C_PATCH, 2, 2, "patch IN.gguf OUT.gguf [--v-heads V] [--map FILE]",
      "write a GGUF file that other programs read, its weights copied as they are"},
@@ -158,8 +159,8 @@ static const option_row rows[] = {
      "how a GGUF file orders the value heads of GDN layers; default: as it says"},
     {"map", 0, K_TEXT, C_ALL, AT(map), 0, 0, NULL, "FILE",
      "lines of ROLE NAME: which tensor plays which role, * for the layer's number"},
-    {"json", 0, K_FLAG, C_RUN | C_PLAN | C_INSPECT | C_CALIBRATE | C_PROBE, AT(json), 0, 0, NULL,
-     NULL, "one JSON object on stdout"},
+    {"json", 0, K_FLAG, C_RUN | C_PLAN | C_INSPECT | C_CALIBRATE | C_PROBE | C_QUANTIZE, AT(json),
+     0, 0, NULL, NULL, "one JSON object on stdout"},
     {"ids", 0, K_TEXT, C_LOGITS, AT(ids), 0, 0, NULL, "1,2,3", "token ids"},
     {"text", 0, K_TEXT, C_LOGITS, AT(text), 0, 0, NULL, "TEXT", "text to tokenize"},
     {"all", 0, K_FLAG, C_LOGITS, AT(all), 0, 0, NULL, NULL,
@@ -169,8 +170,16 @@ static const option_row rows[] = {
     {"out", 'o', K_TEXT, C_LOGITS, AT(out), 0, 0, NULL, "FILE", "output file"},
     {"arch", 0, K_CHOICE, C_QUANTIZE, AT(arch), 0, 0, "clover_moe|qwen35moe", "ARCH",
      "architecture to write; qwen35moe drops the bidirectional tensors"},
-    {"type", 0, K_CHOICE, C_QUANTIZE, AT(type), 0, 0, "q4_k|q8_0|bf16|f16|f32", "TYPE",
-     "type of the matrices (default q4_k)"},
+    {"type", 0, K_CHOICE, C_QUANTIZE, AT(type), 0, 0,
+     "q4_k|q5_k|q6_k|q8_0|q4_0|iq4_xs|bf16|f16|f32", "TYPE",
+     "type of the large matrices (default q4_k)"},
+    {"recipe", 0, K_TEXT, C_QUANTIZE, AT(recipe), 0, 0, NULL, "NAME|FILE",
+     "which tensor gets which type: q4, q4_k_m, q5, q6, q8, q4_0, iq4_xs, bf16, f16, f32, keep, or "
+     "a file of lines PATTERN TYPE"},
+    {"requantize", 0, K_FLAG, C_QUANTIZE, AT(requantize), 0, 0, NULL, NULL,
+     "round tensors again that are quantized already"},
+    {"dry-run", 0, K_FLAG, C_QUANTIZE, AT(dry_run), 0, 0, NULL, NULL,
+     "print the sizes and write nothing"},
     {"help", 'h', K_FLAG, C_ALL, AT(help), 0, 0, NULL, NULL, "this text"},
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };
@@ -386,6 +395,8 @@ static fl_status check_together(const fl_options *o, const command *c, fl_err *e
                        "then; leave them out");
     if (o->session && o->raw)
         return FL_FAIL(err, FL_E_ARG, 0, "--session keeps a chat: leave --raw out");
+    if (c->bit == C_QUANTIZE && o->json && !o->dry_run)
+        return FL_FAIL(err, FL_E_ARG, 0, "--json: quantize has an object with --dry-run alone");
     if (c->bit != C_LOGITS) return FL_OK;
     if ((o->ids != NULL) == (o->text != NULL))
         return FL_FAIL(err, FL_E_ARG, 0, "logits: give either --ids 1,2,3 or --text TEXT");

@@ -67,8 +67,11 @@ typedef struct fl_options {
     const char *map;     /* --map FILE */
 
     /* quantize */
-    const char *arch; /* --arch clover_moe|qwen35moe */
-    const char *type; /* --type q4_k|q8_0|bf16|f16|f32: main type, default q4_k */
+    const char *arch;   /* --arch clover_moe|qwen35moe */
+    const char *type;   /* --type q4_k|q5_k|...: type of the large matrices, default q4_k */
+    const char *recipe; /* --recipe NAME|FILE */
+    bool requantize;    /* --requantize */
+    bool dry_run;       /* --dry-run */
 } fl_options;
 
 /* Parses argv. Unknown commands, unknown or shortened options, bad values, options that exclude

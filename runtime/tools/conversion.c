@@ -10,17 +10,17 @@
 #include "quant/law.h"
 #include "quant/round.h"
 
-/* How much a tensor suffers from few bits; fl_conv_plan says which is which. */
-typedef enum weight_class { W_LARGE, W_SENSITIVE, W_FLOAT } weight_class;
+const char *const fl_conv_class_name[FL_CONV_CLASSES] = {
+    "token embedding", "output",        "experts gate", "experts up",
+    "experts down",    "shared expert", "attention",    "GDN",
+    "backward branch", "MTP block",     "router",       "norms and vectors"};
 
-static uint32_t pick_type(uint32_t main_type, weight_class cls, int64_t cols, bool *fallback)
+void fl_conv_set_type(fl_conv_tensor *t, uint32_t want)
 {
-    uint32_t want = main_type;
-    if (cls == W_FLOAT) want = FL_TYPE_F32;
-    if (cls == W_SENSITIVE && main_type == FL_TYPE_Q4_K) want = FL_TYPE_Q8_0;
-    *fallback = fl_type_row_bytes(want, (uint64_t)cols) == 0;
-    if (!*fallback) return want;
-    return fl_type_row_bytes(FL_TYPE_Q8_0, (uint64_t)cols) ? FL_TYPE_Q8_0 : FL_TYPE_F16;
+    const uint64_t cols = (uint64_t)t->ne[0];
+    t->type = t->fixed ? FL_TYPE_F32 : want;
+    t->fallback = fl_type_row_bytes(t->type, cols) == 0;
+    if (t->fallback) t->type = fl_type_row_bytes(FL_TYPE_Q8_0, cols) ? FL_TYPE_Q8_0 : FL_TYPE_F16;
 }
 
 /* Appends an entry with the source's shape; NULL when memory is out. */
@@ -48,11 +48,6 @@ static fl_conv_tensor *add(fl_conv *c, const char *name, const fl_tensor *src)
     return t;
 }
 
-static void set_type(fl_conv_tensor *t, uint32_t main_type, weight_class cls)
-{
-    t->type = pick_type(main_type, cls, t->ne[0], &t->fallback);
-}
-
 /* Values that a vector is permuted or shaped by one at a time. */
 static void as_vector(fl_conv_tensor *t)
 {
@@ -66,12 +61,11 @@ static void as_vector(fl_conv_tensor *t)
 typedef struct lister {
     fl_conv *c;
     const fl_index *ix;
-    uint32_t main_type;
     int layer; /* -1: no prefix */
 } lister;
 
 /* Lists one tensor of the model under blk.N.`suffix`; NULL when the model has none. */
-static fl_conv_tensor *list(lister *l, const char *suffix, const fl_tref *ref, weight_class cls)
+static fl_conv_tensor *list(lister *l, const char *suffix, const fl_tref *ref, fl_conv_class cls)
 {
     char name[FL_CONV_NAME];
     if (!ref->tensor) return NULL;
@@ -80,13 +74,16 @@ static fl_conv_tensor *list(lister *l, const char *suffix, const fl_tref *ref, w
     else
         snprintf(name, sizeof name, "blk.%d.%s", l->layer, suffix);
     fl_conv_tensor *t = add(l->c, name, ref->tensor);
-    if (t) set_type(t, l->main_type, cls);
+    if (!t) return NULL;
+    t->fixed = cls == FL_CONV_ROUTER || cls == FL_CONV_NORMS;
+    t->class = l->layer >= l->ix->hp.n_layer && !t->fixed ? FL_CONV_MTP : cls;
+    t->scale = ref->scale;
     return t;
 }
 
 static void list_norm(lister *l, const char *suffix, const fl_tref *ref)
 {
-    fl_conv_tensor *t = list(l, suffix, ref, W_FLOAT);
+    fl_conv_tensor *t = list(l, suffix, ref, FL_CONV_NORMS);
     if (t && l->ix->hp.norm_add_one) t->op = FL_CONV_ADD_ONE;
 }
 
@@ -106,7 +103,7 @@ static void permute(const lister *l, fl_conv_tensor *t, fl_conv_map map, int64_t
 /* A per-head vector: dt, a, mix. */
 static void list_head_vector(lister *l, const char *suffix, const fl_tref *ref, bool is_a)
 {
-    fl_conv_tensor *t = list(l, suffix, ref, W_FLOAT);
+    fl_conv_tensor *t = list(l, suffix, ref, FL_CONV_NORMS);
     if (!t) return;
     as_vector(t);
     if (is_a && l->ix->hp.a_is_log) t->op = FL_CONV_NEG_EXP;
@@ -117,7 +114,7 @@ static void list_head_vector(lister *l, const char *suffix, const fl_tref *ref, 
 static void list_conv(lister *l, const char *suffix, const fl_tref *ref)
 {
     const fl_hparams *hp = &l->ix->hp;
-    fl_conv_tensor *t = list(l, suffix, ref, W_FLOAT);
+    fl_conv_tensor *t = list(l, suffix, ref, FL_CONV_NORMS);
     if (!t) return;
     t->n_dims = 2;
     t->ne[1] = t->rows;
@@ -129,18 +126,18 @@ static void list_gdn(lister *l, const fl_layer_refs *r, bool bwd)
 {
     const fl_hparams *hp = &l->ix->hp;
     const int64_t dim = hp->gdn_dim, v_first = 2 * (int64_t)hp->gdn_k_heads * dim;
-    permute(l, list(l, "attn_qkv.weight", &r->qkv, W_SENSITIVE), FL_CONV_HEADS, v_first, dim);
-    permute(l, list(l, "attn_gate.weight", &r->z, W_LARGE), FL_CONV_HEADS, 0, dim);
-    permute(l, list(l, "ssm_alpha.weight", &r->alpha, W_SENSITIVE), FL_CONV_HEADS, 0, 1);
-    permute(l, list(l, "ssm_beta.weight", &r->beta, W_SENSITIVE), FL_CONV_HEADS, 0, 1);
+    permute(l, list(l, "attn_qkv.weight", &r->qkv, FL_CONV_GDN), FL_CONV_HEADS, v_first, dim);
+    permute(l, list(l, "attn_gate.weight", &r->z, FL_CONV_GDN), FL_CONV_HEADS, 0, dim);
+    permute(l, list(l, "ssm_alpha.weight", &r->alpha, FL_CONV_GDN), FL_CONV_HEADS, 0, 1);
+    permute(l, list(l, "ssm_beta.weight", &r->beta, FL_CONV_GDN), FL_CONV_HEADS, 0, 1);
     list_conv(l, "ssm_conv1d.weight", &r->conv);
     list_head_vector(l, "ssm_dt.bias", &r->dt, false);
     list_head_vector(l, "ssm_a", &r->a, true);
-    list(l, "ssm_norm.weight", &r->gdn_norm, W_FLOAT);
-    permute(l, list(l, "ssm_out.weight", &r->out, W_SENSITIVE), FL_CONV_HEAD_COLS, 0, dim);
+    list(l, "ssm_norm.weight", &r->gdn_norm, FL_CONV_NORMS);
+    permute(l, list(l, "ssm_out.weight", &r->out, FL_CONV_GDN), FL_CONV_HEAD_COLS, 0, dim);
     if (!bwd) return;
-    permute(l, list(l, "ssm_bwd_alpha.weight", &r->bwd_alpha, W_SENSITIVE), FL_CONV_HEADS, 0, 1);
-    permute(l, list(l, "ssm_bwd_beta.weight", &r->bwd_beta, W_SENSITIVE), FL_CONV_HEADS, 0, 1);
+    permute(l, list(l, "ssm_bwd_alpha.weight", &r->bwd_alpha, FL_CONV_BRANCH), FL_CONV_HEADS, 0, 1);
+    permute(l, list(l, "ssm_bwd_beta.weight", &r->bwd_beta, FL_CONV_BRANCH), FL_CONV_HEADS, 0, 1);
     list_conv(l, "ssm_bwd_conv1d.weight", &r->bwd_conv);
     list_head_vector(l, "ssm_bwd_dt.bias", &r->bwd_dt, false);
     list_head_vector(l, "ssm_bwd_a", &r->bwd_a, true);
@@ -149,10 +146,10 @@ static void list_gdn(lister *l, const fl_layer_refs *r, bool bwd)
 
 static void list_attention(lister *l, const fl_layer_refs *r)
 {
-    list(l, "attn_q.weight", &r->q, W_LARGE);
-    list(l, "attn_k.weight", &r->k, W_SENSITIVE);
-    list(l, "attn_v.weight", &r->v, W_SENSITIVE);
-    list(l, "attn_output.weight", &r->o, W_LARGE);
+    list(l, "attn_q.weight", &r->q, FL_CONV_ATTENTION);
+    list(l, "attn_k.weight", &r->k, FL_CONV_ATTENTION);
+    list(l, "attn_v.weight", &r->v, FL_CONV_ATTENTION);
+    list(l, "attn_output.weight", &r->o, FL_CONV_ATTENTION);
     list_norm(l, "attn_q_norm.weight", &r->q_norm);
     list_norm(l, "attn_k_norm.weight", &r->k_norm);
 }
@@ -170,7 +167,7 @@ static void list_experts(lister *l, const fl_layer_refs *r, int part)
                              r->per_expert ? &first
                              : fused       ? &r->exp_gate_up
                                            : whole,
-                             W_LARGE);
+                             (fl_conv_class)(FL_CONV_EXP_GATE + part));
     if (!t) return;
     const int64_t per_expert = part == 2 ? hp->d_model : hp->d_ff;
     if (r->per_expert) t->many = r->per_expert + part;
@@ -190,12 +187,12 @@ static void list_experts(lister *l, const fl_layer_refs *r, int part)
 static void list_ffn(lister *l, const fl_layer_refs *r)
 {
     list_norm(l, "post_attention_norm.weight", &r->ffn_norm);
-    list(l, "ffn_gate_inp.weight", &r->router, W_FLOAT);
+    list(l, "ffn_gate_inp.weight", &r->router, FL_CONV_ROUTER);
     for (int part = 0; part < 3; part++) list_experts(l, r, part);
-    list(l, "ffn_gate_shexp.weight", &r->shared_gate, W_LARGE);
-    list(l, "ffn_up_shexp.weight", &r->shared_up, W_LARGE);
-    list(l, "ffn_down_shexp.weight", &r->shared_down, W_LARGE);
-    fl_conv_tensor *t = list(l, "ffn_gate_inp_shexp.weight", &r->shared_gate_inp, W_FLOAT);
+    list(l, "ffn_gate_shexp.weight", &r->shared_gate, FL_CONV_SHARED);
+    list(l, "ffn_up_shexp.weight", &r->shared_up, FL_CONV_SHARED);
+    list(l, "ffn_down_shexp.weight", &r->shared_down, FL_CONV_SHARED);
+    fl_conv_tensor *t = list(l, "ffn_gate_inp_shexp.weight", &r->shared_gate_inp, FL_CONV_ROUTER);
     if (t) as_vector(t);
 }
 
@@ -209,42 +206,45 @@ static void list_layer(lister *l, int i, const fl_layer_refs *r, bool bwd)
     else
         list_gdn(l, r, bwd);
     list_ffn(l, r);
-    list(l, "nextn.eh_proj.weight", &r->nextn_proj, W_LARGE);
+    list(l, "nextn.eh_proj.weight", &r->nextn_proj, FL_CONV_MTP);
     list_norm(l, "nextn.enorm.weight", &r->nextn_enorm);
     list_norm(l, "nextn.hnorm.weight", &r->nextn_hnorm);
     list_norm(l, "nextn.shared_head_norm.weight", &r->nextn_norm);
 }
 
-static fl_status check_source(const fl_tensor *t, const char *path, fl_err *err)
+/* What the values of a tensor, or of each of its experts, are multiplied by. */
+static fl_status read_factors(const fl_conv *c, fl_conv_tensor *t, fl_err *err)
 {
-    if (t->type == FL_TYPE_F32 || t->type == FL_TYPE_F16 || t->type == FL_TYPE_BF16) return FL_OK;
-    const fl_type_info *ti = fl_type_get(t->type);
-    return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
-                   "%s: %s is quantized already (%s): quantizing twice loses quality; start from "
-                   "the F32, F16 or BF16 weights",
-                   path, t->name, ti ? ti->name : "a type unknown here");
+    if (!t->scale) return FL_OK;
+    t->n_factors = t->scale->ne[0] * t->scale->ne[1] * t->scale->ne[2] * t->scale->ne[3];
+    t->factor = malloc((size_t)t->n_factors * sizeof *t->factor);
+    if (!t->factor) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory", t->scale->name);
+    return fl_source_read(c->src, t->scale, 0, t->factor,
+                          (uint64_t)t->n_factors * sizeof *t->factor, err);
 }
 
-fl_status fl_conv_plan(fl_conv *c, const fl_index *ix, uint32_t main_type, bool bwd, fl_err *err)
+fl_status fl_conv_plan(fl_conv *c, const fl_index *ix, bool bwd, fl_err *err)
 {
     *c = (fl_conv){.src = ix->src};
-    const char *path = fl_source_paths(ix->src)[0];
-    lister l = {c, ix, main_type, -1};
-    list(&l, "token_embd.weight", &ix->embed, W_SENSITIVE);
+    lister l = {c, ix, -1};
+    list(&l, "token_embd.weight", &ix->embed, FL_CONV_EMBED);
     list_norm(&l, "output_norm.weight", &ix->output_norm);
-    if (ix->output.tensor != ix->embed.tensor) list(&l, "output.weight", &ix->output, W_SENSITIVE);
+    if (ix->output.tensor != ix->embed.tensor)
+        list(&l, "output.weight", &ix->output, FL_CONV_OUTPUT);
     for (int i = 0; i < ix->hp.n_layer; i++) list_layer(&l, i, &ix->layer[i], bwd);
     for (int i = 0; i < ix->hp.n_mtp; i++) list_layer(&l, ix->hp.n_layer + i, &ix->mtp[i], bwd);
-    if (c->failed) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the tensor list", path);
+    if (c->failed)
+        return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the tensor list",
+                       fl_source_paths(ix->src)[0]);
     size_t used = 0;
     const fl_tensor *fused = NULL;
     for (int i = 0; i < c->n; i++) {
-        const fl_conv_tensor *t = &c->tensor[i];
-        for (int64_t k = 0; k < t->rows / t->rows_per_src; k++)
-            FL_TRY(check_source(t->many ? t->many[3 * k] : t->one, path, err));
+        fl_conv_tensor *t = &c->tensor[i];
+        fl_conv_set_type(t, FL_TYPE_F32);
+        FL_TRY(read_factors(c, t, err));
         if (t->map == FL_CONV_HALF && t->one == fused) continue; /* counted with its first half */
         fused = t->map == FL_CONV_HALF ? t->one : NULL;
-        used += (size_t)(t->rows / t->rows_per_src);
+        used += (size_t)(t->rows / t->rows_per_src) + (t->scale ? 1 : 0);
     }
     c->n_dropped = (int)(fl_source_n_tensors(ix->src) - used);
     return FL_OK;
@@ -252,6 +252,7 @@ fl_status fl_conv_plan(fl_conv *c, const fl_index *ix, uint32_t main_type, bool 
 
 void fl_conv_fini(fl_conv *c)
 {
+    for (int i = 0; i < c->n; i++) free(c->tensor[i].factor);
     free(c->tensor);
     *c = (fl_conv){0};
 }
@@ -282,12 +283,14 @@ static int64_t source_row(const fl_conv_tensor *t, int64_t r, int64_t *run)
     }
 }
 
-static void permute_cols(const fl_conv_tensor *t, float *row, float *copy)
+/* `head`: bytes of one head's columns in a row. */
+static void permute_cols(const fl_conv_tensor *t, void *row, void *copy, size_t head)
 {
-    memcpy(copy, row, (size_t)t->cols * sizeof *row);
-    for (int64_t n = 0; n < t->cols / t->unit; n++)
-        memcpy(row + n * t->unit, copy + source_head(t, n) * t->unit,
-               (size_t)t->unit * sizeof *row);
+    const int64_t heads = t->cols / t->unit;
+    memcpy(copy, row, (size_t)heads * head);
+    for (int64_t n = 0; n < heads; n++)
+        memcpy((char *)row + (size_t)n * head, (char *)copy + (size_t)source_head(t, n) * head,
+               head);
 }
 
 static void apply_op(const fl_conv_tensor *t, float *v, int64_t n)
@@ -298,31 +301,128 @@ static void apply_op(const fl_conv_tensor *t, float *v, int64_t n)
         for (int64_t i = 0; i < n; i++) v[i] = (float)-fl_law_exp64((double)v[i]);
 }
 
+static const fl_tensor *source_of(const fl_conv_tensor *t, int64_t row)
+{
+    return t->many ? t->many[3 * (row / t->rows_per_src)] : t->one;
+}
+
+/* The bytes of a run of output rows that lie behind each other in the source: *rows of them from
+ * row r on, at most `most`. *from: the first one's row in the source. */
+static fl_status read_run(const fl_conv *c, const fl_conv_tensor *t, int64_t r, int64_t most,
+                          void *dst, int64_t *from, int64_t *rows, fl_err *err)
+{
+    const fl_tensor *src = source_of(t, r);
+    const uint64_t row_bytes = fl_type_row_bytes(src->type, (uint64_t)t->cols);
+    *from = source_row(t, r, rows);
+    if (*rows > most) *rows = most;
+    return fl_source_read(c->src, src, (uint64_t)*from * row_bytes, dst,
+                          (uint64_t)*rows * row_bytes, err);
+}
+
+static void apply_factors(const fl_conv_tensor *t, int64_t row0, int64_t n, float *v)
+{
+    const int64_t each = t->rows / t->n_factors;
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t i = 0; i < t->cols; i++) v[r * t->cols + i] *= t->factor[(row0 + r) / each];
+}
+
 fl_status fl_conv_read(const fl_conv *c, const fl_conv_tensor *t, int64_t row0, int64_t n,
                        float *dst, void *scratch, fl_err *err)
 {
     assert(row0 >= 0 && n > 0 && row0 + n <= t->rows);
-    for (int64_t r = row0; r < row0 + n;) {
-        const fl_tensor *src = t->many ? t->many[3 * (r / t->rows_per_src)] : t->one;
-        const fl_type_info *ti = fl_type_get(src->type);
-        int64_t run = 0;
-        const int64_t from = source_row(t, r, &run);
-        if (run > row0 + n - r) run = row0 + n - r;
+    for (int64_t r = row0, run = 0, from = 0; r < row0 + n; r += run) {
+        const fl_tensor *src = source_of(t, r);
         float *out = dst + (r - row0) * t->cols;
-        const uint64_t row_bytes = (uint64_t)t->cols * ti->block_bytes;
-        FL_TRY(fl_source_read(c->src, src, (uint64_t)from * row_bytes, scratch,
-                              (uint64_t)run * row_bytes, err));
-        ti->dequantize(scratch, out, run * t->cols);
+        FL_TRY(read_run(c, t, r, row0 + n - r, scratch, &from, &run, err));
+        fl_type_get(src->type)->dequantize(scratch, out, run * t->cols);
         const int64_t bad = fl_round_nonfinite(out, run * t->cols);
         if (bad >= 0)
             return FL_FAIL(err, FL_E_NAN, 0,
                            "%s: row %lld, column %lld is %f: the weights are damaged", src->name,
                            (long long)(from + bad / t->cols), (long long)(bad % t->cols),
                            (double)out[bad]);
-        r += run;
     }
+    if (t->factor) apply_factors(t, row0, n, dst);
     apply_op(t, dst, n * t->cols);
     if (t->map == FL_CONV_HEAD_COLS)
-        for (int64_t r = 0; r < n; r++) permute_cols(t, dst + r * t->cols, scratch);
+        for (int64_t r = 0; r < n; r++)
+            permute_cols(t, dst + r * t->cols, scratch, (size_t)t->unit * sizeof *dst);
     return FL_OK;
+}
+
+fl_status fl_conv_read_bytes(const fl_conv *c, const fl_conv_tensor *t, int64_t row0, int64_t n,
+                             void *dst, void *scratch, fl_err *err)
+{
+    assert(t->copied && row0 >= 0 && n > 0 && row0 + n <= t->rows);
+    const uint64_t row_bytes = fl_type_row_bytes(t->type, (uint64_t)t->cols);
+    uint8_t *out = dst;
+    for (int64_t r = row0, run = 0, from = 0; r < row0 + n; r += run)
+        FL_TRY(read_run(c, t, r, row0 + n - r, out + (uint64_t)(r - row0) * row_bytes, &from, &run,
+                        err));
+    if (t->map == FL_CONV_HEAD_COLS)
+        for (int64_t r = 0; r < n; r++)
+            permute_cols(t, out + (uint64_t)r * row_bytes, scratch,
+                         (size_t)fl_type_row_bytes(t->type, (uint64_t)t->unit));
+    return FL_OK;
+}
+
+/* Whether whole rows (for ssm_out: whole blocks of a head's columns) can be taken as they are. */
+static bool can_copy(const fl_conv_tensor *t)
+{
+    return t->op == FL_CONV_COPY && !t->factor &&
+           (t->map != FL_CONV_HEAD_COLS || fl_type_row_bytes(t->type, (uint64_t)t->unit) > 0);
+}
+
+fl_status fl_conv_settle(fl_conv *c, bool requantize, fl_err *err)
+{
+    for (int i = 0; i < c->n; i++) {
+        fl_conv_tensor *t = &c->tensor[i];
+        bool quantized = false, same = can_copy(t);
+        for (int64_t r = 0; r < t->rows; r += t->rows_per_src) {
+            const fl_tensor *src = source_of(t, r);
+            const char *path = fl_source_paths(c->src)[src->file];
+            const fl_type_info *ti = fl_type_get(src->type);
+            if (!ti || !ti->readable || !fl_type_row_bytes(src->type, (uint64_t)t->cols))
+                return FL_FAIL(err, FL_E_UNSUPPORTED, 0, "%s: %s (%s) cannot be read row by row",
+                               path, src->name, ti ? ti->name : "a type unknown here");
+            quantized |= ti->block_elems > 1;
+            same &= src->type == t->type;
+        }
+        t->copied = quantized && same;
+        t->again = quantized && !same && t->type != FL_TYPE_F32;
+        c->n_copied += t->copied;
+        c->n_again += t->again;
+        if (!t->copied && !fl_type_get(t->type)->quantize)
+            return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
+                           "%s: %s cannot be written as %s, only copied where it is that already "
+                           "and its blocks can stay whole; give it another type",
+                           fl_source_paths(c->src)[source_of(t, 0)->file], t->name,
+                           fl_type_get(t->type)->name);
+        if (t->again && !requantize)
+            return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
+                           "%s: %s is quantized already (%s): quantizing twice loses quality; "
+                           "start from the F32, F16 or BF16 weights, keep its type (--recipe "
+                           "keep), or give --requantize",
+                           fl_source_paths(c->src)[source_of(t, 0)->file], source_of(t, 0)->name,
+                           fl_type_get(source_of(t, 0)->type)->name);
+    }
+    return FL_OK;
+}
+
+uint32_t fl_conv_main_type(const fl_conv *c)
+{
+    uint64_t values[FL_TYPE_LIMIT] = {0};
+    uint32_t best = FL_TYPE_F32;
+    for (int i = 0; i < c->n; i++) {
+        const fl_conv_tensor *t = &c->tensor[i];
+        if (!t->fixed) values[t->type] += (uint64_t)(t->rows * t->cols);
+    }
+    for (uint32_t k = 0; k < FL_TYPE_LIMIT; k++)
+        if (values[k] > values[best]) best = k;
+    return best;
+}
+
+uint64_t fl_conv_bytes(const fl_conv_tensor *t, uint32_t type)
+{
+    return fl_type_row_bytes(type, (uint64_t)t->ne[0]) * (uint64_t)(t->rows * t->cols / t->ne[0]);
 }

@@ -26,8 +26,29 @@ typedef enum fl_conv_map {
 
 typedef enum fl_conv_op { FL_CONV_COPY, FL_CONV_ADD_ONE, FL_CONV_NEG_EXP } fl_conv_op;
 
+/* What a tensor is in the model, for tables of sizes and for what is known of its sensitivity. A
+ * matrix of the backward branch or of an MTP block counts there. */
+typedef enum fl_conv_class {
+    FL_CONV_EMBED,
+    FL_CONV_OUTPUT,
+    FL_CONV_EXP_GATE,
+    FL_CONV_EXP_UP,
+    FL_CONV_EXP_DOWN,
+    FL_CONV_SHARED,
+    FL_CONV_ATTENTION,
+    FL_CONV_GDN,
+    FL_CONV_BRANCH,
+    FL_CONV_MTP,
+    FL_CONV_ROUTER, /* and the gate of the shared expert */
+    FL_CONV_NORMS,  /* norms, convolutions, vectors */
+    FL_CONV_CLASSES
+} fl_conv_class;
+extern const char *const fl_conv_class_name[FL_CONV_CLASSES];
+
 typedef struct fl_conv_tensor {
     char name[FL_CONV_NAME];
+    fl_conv_class class;
+    bool fixed;    /* F32 whatever is asked for: router, norms, convolutions, vectors */
     uint32_t type; /* as it will be written */
     int n_dims;
     int64_t ne[4];
@@ -41,6 +62,13 @@ typedef struct fl_conv_tensor {
     int64_t first, unit; /* see fl_conv_map */
     int half, n_k, n_r;  /* n_k key heads, n_r value heads per key head */
     fl_conv_op op;
+    const fl_tensor *scale; /* ".scale" companion or NULL; read into */
+    float *factor;          /* [n_factors]: one for all rows, or one for each expert */
+    int64_t n_factors;
+
+    /* Known after fl_conv_settle: */
+    bool copied; /* the source's blocks are taken as they are (fl_conv_read_bytes) */
+    bool again;  /* the source is quantized and its values are rounded a second time */
 } fl_conv_tensor;
 
 typedef struct fl_conv {
@@ -49,22 +77,31 @@ typedef struct fl_conv {
     int n, cap;
     bool failed;   /* out of memory while listing */
     int n_dropped; /* source tensors that the output does not have */
+    int n_copied, n_again;
 } fl_conv;
 
-/* Lists the output's tensors. `main_type` is the type of the large matrices: Q4_K, Q8_0, BF16, F16
- * or F32. With Q4_K these stay Q8_0: token_embd and output, which everything passes through;
- * attn_qkv and ssm_out, the way into and out of the recurrent state, and the gates alpha and beta
- * of both GDN branches, whose errors add up over a sequence; attn_k and attn_v, which are small and
- * serve several heads (figures: quant/FORMAT.md, section 5). Norms,
- * router, convolutions, shared gate and vectors are F32 with every main type. `bwd`: list the
- * tensors of the backward branch. A source tensor that is quantized already is refused. */
-FL_CHECKED fl_status fl_conv_plan(fl_conv *c, const fl_index *ix, uint32_t main_type, bool bwd,
-                                  fl_err *err);
+/* Lists the output's tensors, all F32 as yet. `bwd`: those of the backward branch too. */
+FL_CHECKED fl_status fl_conv_plan(fl_conv *c, const fl_index *ix, bool bwd, fl_err *err);
+/* Gives a tensor a type. One that is `fixed` stays F32; where blocks do not divide the rows it
+ * falls back to Q8_0, else to F16. */
+void fl_conv_set_type(fl_conv_tensor *t, uint32_t want);
+/* With all types given: which tensors of a quantized source are copied and which are rounded again.
+ * A tensor that would be rounded again is refused (FL_E_UNSUPPORTED) unless `requantize`; values
+ * written as F32 are not rounded. */
+FL_CHECKED fl_status fl_conv_settle(fl_conv *c, bool requantize, fl_err *err);
+/* The type that holds most values. */
+uint32_t fl_conv_main_type(const fl_conv *c);
+/* Bytes of a tensor in a type; 0 when its blocks do not divide the rows. */
+uint64_t fl_conv_bytes(const fl_conv_tensor *t, uint32_t type);
 void fl_conv_fini(fl_conv *c);
 
 /* Rows [row0, row0 + n) of an output tensor as float32 into dst[n][cols]. `scratch` has room for
  * (n + 1) * cols floats. A NaN or an infinity in the source is an error that names the place. */
 FL_CHECKED fl_status fl_conv_read(const fl_conv *c, const fl_conv_tensor *t, int64_t row0,
                                   int64_t n, float *dst, void *scratch, fl_err *err);
+
+/* The same rows of a tensor that is `copied`, as the source's blocks. `scratch`: room for a row. */
+FL_CHECKED fl_status fl_conv_read_bytes(const fl_conv *c, const fl_conv_tensor *t, int64_t row0,
+                                        int64_t n, void *dst, void *scratch, fl_err *err);
 
 #endif

@@ -155,7 +155,11 @@ static uint32_t file_type(uint32_t main_type)
     switch (main_type) { /* numbers of llama.cpp's llama_ftype */
     case FL_TYPE_F32: return 0;
     case FL_TYPE_F16: return 1;
+    case FL_TYPE_Q4_0: return 2;
     case FL_TYPE_Q8_0: return 7;
+    case FL_TYPE_Q5_K: return 17;
+    case FL_TYPE_Q6_K: return 18;
+    case FL_TYPE_IQ4_XS: return 30;
     case FL_TYPE_BF16: return 32;
     default: return 15; /* MOSTLY_Q4_K_M */
     }

@@ -12,6 +12,7 @@
 #include "runtime/tools/conversion.h"
 #include "runtime/tools/conversion_meta.h"
 #include "runtime/tools/setup.h"
+#include "runtime/tools/types.h"
 
 enum { PIECE_VALUES = 1 << 20, TASK_VALUES = 1 << 14 };
 
@@ -51,7 +52,7 @@ static void restore_signals(const catcher *c)
 
 /* Rounds rows of one piece; each task a run of whole rows, its error sums in its own place. */
 typedef struct rounder {
-    const float *x;
+    const float *x; /* NULL: `out` holds the source's blocks, and is only looked at */
     uint8_t *out;
     float *back; /* the written values again */
     const fl_type_info *ti;
@@ -66,16 +67,16 @@ static void round_task(void *arg, int task, int worker)
     const rounder *r = arg;
     const int64_t first = task * r->rows_per_task, left = r->rows - first;
     const int64_t n = (left < r->rows_per_task ? left : r->rows_per_task) * r->cols;
-    const float *x = r->x + first * r->cols;
+    const float *x = r->x ? r->x + first * r->cols : NULL;
     float *back = r->back + first * r->cols;
     uint8_t *out = r->out + (uint64_t)first * r->row_bytes;
     double err2 = 0, ref2 = 0;
-    r->ti->quantize(x, out, n);
+    if (r->x) r->ti->quantize(x, out, n);
     r->ti->dequantize(out, back, n);
     for (int64_t i = 0; i < n; i++) {
-        const double d = (double)back[i] - (double)x[i];
+        const double want = (double)(x ? x[i] : back[i]), d = (double)back[i] - want;
         err2 += d * d;
-        ref2 += (double)x[i] * (double)x[i];
+        ref2 += want * want;
     }
     r->err2[task] = err2;
     r->ref2[task] = ref2;
@@ -92,6 +93,7 @@ typedef struct run {
     uint8_t *bytes;
     double *sums;
     bool terminal;
+    char *notes; /* lines */
 } run;
 
 static int64_t piece_rows(const fl_conv_tensor *t)
@@ -125,7 +127,11 @@ static fl_status take_buffers(run *r, fl_err *err)
 static fl_status write_tensor(run *r, const fl_conv_tensor *t, double *relative, fl_err *err)
 {
     double err2 = 0, ref2 = 0;
-    rounder k = {.x = r->x, .out = r->bytes, .back = r->back, .cols = t->cols, .err2 = r->sums};
+    rounder k = {.x = t->copied ? NULL : r->x,
+                 .out = r->bytes,
+                 .back = r->back,
+                 .cols = t->cols,
+                 .err2 = r->sums};
     k.ti = fl_type_get(t->type);
     k.row_bytes = fl_type_row_bytes(t->type, (uint64_t)t->cols);
     k.rows_per_task = TASK_VALUES / t->cols > 0 ? TASK_VALUES / t->cols : 1;
@@ -133,7 +139,8 @@ static fl_status write_tensor(run *r, const fl_conv_tensor *t, double *relative,
         k.rows = t->rows - at < piece_rows(t) ? t->rows - at : piece_rows(t);
         if (interrupted)
             return FL_FAIL(err, FL_E_CANCELED, 0, "%s: interrupted; nothing was changed", r->out);
-        FL_TRY(fl_conv_read(&r->conv, t, at, k.rows, r->x, r->scratch, err));
+        FL_TRY(t->copied ? fl_conv_read_bytes(&r->conv, t, at, k.rows, r->bytes, r->scratch, err)
+                         : fl_conv_read(&r->conv, t, at, k.rows, r->x, r->scratch, err));
         const int tasks = (int)((k.rows + k.rows_per_task - 1) / k.rows_per_task);
         k.ref2 = k.err2 + tasks;
         fl_pool_run(r->pool, round_task, &k, tasks);
@@ -143,6 +150,9 @@ static fl_status write_tensor(run *r, const fl_conv_tensor *t, double *relative,
         }
         FL_TRY(fl_gguf_writer_write(r->w, r->bytes, (uint64_t)k.rows * k.row_bytes, err));
     }
+    if (!isfinite(err2) && t->copied)
+        return FL_FAIL(err, FL_E_NAN, 0, "%s: values of %s are not finite: the weights are damaged",
+                       fl_source_paths(r->src)[0], t->name);
     if (!isfinite(err2))
         return FL_FAIL(err, FL_E_ARG, 0,
                        "%s: values of %s do not fit %s (its range is 65504); take --type bf16",
@@ -174,18 +184,15 @@ static fl_status prepare(run *r, const fl_options *o, fl_err *err)
 {
     const char *arch;
     fl_wiring asked;
-    const int type = fl_type_by_name(o->type ? o->type : "q4_k");
-    if (type != FL_TYPE_Q4_K && type != FL_TYPE_Q8_0 && type != FL_TYPE_BF16 &&
-        type != FL_TYPE_F16 && type != FL_TYPE_F32)
-        return FL_FAIL(err, FL_E_ARG, 0, "--type %s: one of q4_k, q8_0, bf16, f16, f32", o->type);
     FL_TRY(fl_source_open(&r->src, o->args[0], err));
     FL_TRY(fl_setup_check_output(r->src, r->out, err));
     FL_TRY(fl_setup_asked(o, &asked, err));
     FL_TRY(fl_index_build_known(&r->ix, r->src, &asked, NULL, err));
     FL_TRY(choose_arch(r, o, &arch, err));
-    FL_TRY(fl_conv_plan(&r->conv, r->ix, (uint32_t)type, strcmp(arch, "clover_moe") == 0, err));
+    FL_TRY(fl_conv_plan(&r->conv, r->ix, strcmp(arch, "clover_moe") == 0, err));
+    FL_TRY(fl_types_choose(&r->conv, r->ix, o, &r->notes, err));
     FL_TRY(fl_gguf_writer_create(&r->w, r->out, 0, err));
-    FL_TRY(fl_conv_metadata(r->w, r->ix, arch, (uint32_t)type, err));
+    FL_TRY(fl_conv_metadata(r->w, r->ix, arch, fl_conv_main_type(&r->conv), err));
     for (int i = 0; i < r->conv.n; i++) {
         const fl_conv_tensor *t = &r->conv.tensor[i];
         FL_TRY(fl_gguf_add_tensor(r->w, t->name, t->type, t->n_dims, t->ne, err));
@@ -194,8 +201,11 @@ static fl_status prepare(run *r, const fl_options *o, fl_err *err)
     return fl_pool_create(&r->pool, o->threads, err);
 }
 
-static void say_notes(const run *r)
+static void say_notes(run *r)
 {
+    char *save = NULL;
+    for (char *l = strtok_r(r->notes, "\n", &save); l; l = strtok_r(NULL, "\n", &save))
+        fprintf(stderr, strncmp(l, "warning: ", 9) ? "note: %s\n" : "%s\n", l);
     for (int i = 0; i < r->ix->n_notes; i++) fprintf(stderr, "note: %s\n", r->ix->note[i]);
     if (r->conv.n_dropped > 0)
         fprintf(stderr, "note: %d tensors of the source are not part of the output\n",
@@ -212,6 +222,10 @@ fl_status fl_tool_quantize(const fl_options *o, fl_err *err)
     FL_GO(prepare(&r, o, err));
     const uint64_t bytes = fl_gguf_writer_bytes(r.w);
     say_notes(&r);
+    if (o->dry_run) {
+        st = fl_types_report(&r.conv, bytes, o->json, err);
+        goto out;
+    }
     FL_GO(fl_gguf_writer_begin(r.w, err));
     fl_gguf_writer_stop_on(r.w, &interrupted);
     for (int i = 0; i < r.conv.n; i++) {
@@ -236,5 +250,6 @@ out:
     free(r.scratch);
     free(r.bytes);
     free(r.sums);
+    free(r.notes);
     return st;
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/tools/quantize.h"
+#include "tests/support/command.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
@@ -19,18 +20,41 @@ fl_status fl_quantize_loud(const char *in, const char *out, const char *type, co
     return fl_tool_quantize(&o, err);
 }
 
-fl_status fl_quantize(const char *in, const char *out, const char *type, const char *arch,
-                      fl_err *err)
+/* Standard error away and back. */
+static int hush(void)
 {
     fflush(stderr);
     const int keep = dup(STDERR_FILENO), null = open("/dev/null", O_WRONLY);
     assert_true(keep >= 0 && null >= 0);
     dup2(null, STDERR_FILENO);
-    const fl_status st = fl_quantize_loud(in, out, type, arch, err);
+    close(null);
+    return keep;
+}
+
+static void unhush(int keep)
+{
     fflush(stderr);
     dup2(keep, STDERR_FILENO);
     close(keep);
-    close(null);
+}
+
+fl_status fl_quantize(const char *in, const char *out, const char *type, const char *arch,
+                      fl_err *err)
+{
+    const int keep = hush();
+    const fl_status st = fl_quantize_loud(in, out, type, arch, err);
+    unhush(keep);
+    return st;
+}
+
+fl_status fl_quantize_with(const char *in, const char *out, const char *options, fl_err *err)
+{
+    char words[1024];
+    assert_true(snprintf(words, sizeof words, "quantize %s %s --threads 2%s%s", in, out,
+                         options[0] ? " " : "", options) < (int)sizeof words);
+    const int keep = hush();
+    const fl_status st = fl_command_call(fl_tool_quantize, words, err);
+    unhush(keep);
     return st;
 }
 

@@ -79,10 +79,11 @@ static void each_type_is_close_to_the_source(void **state)
         const char *name;
         uint32_t large, sensitive;
         double bound;
-    } t[] = {{"q4_k", FL_TYPE_Q4_K, FL_TYPE_Q8_0, 0.1},
-             {"q8_0", FL_TYPE_Q8_0, FL_TYPE_Q8_0, 0.008},
-             {"bf16", FL_TYPE_BF16, FL_TYPE_BF16, 0},
-             {"f16", FL_TYPE_F16, FL_TYPE_F16, 0}};
+    } t[] = {
+        {"q4_k", FL_TYPE_Q4_K, FL_TYPE_Q8_0, 0.1},   {"q5_k", FL_TYPE_Q5_K, FL_TYPE_Q8_0, 0.05},
+        {"q6_k", FL_TYPE_Q6_K, FL_TYPE_Q8_0, 0.025}, {"q4_0", FL_TYPE_Q4_0, FL_TYPE_Q8_0, 0.1},
+        {"q8_0", FL_TYPE_Q8_0, FL_TYPE_Q8_0, 0.008}, {"bf16", FL_TYPE_BF16, FL_TYPE_BF16, 0},
+        {"f16", FL_TYPE_F16, FL_TYPE_F16, 0}};
     fl_workplace f = fl_workplace_make();
     fl_make m = fl_make_default();
     m.arch = "clover_moe";
@@ -178,7 +179,7 @@ static void bad_requests_are_refused(void **state)
     ASSERT_FAILS(fl_quantize(f.gguf, "/no/such/x.gguf", NULL, NULL, &err), FL_E_IO, "/no/such");
     m.type = FL_TYPE_Q8_0;
     fl_make_gguf(&m, f.gguf);
-    ASSERT_FAILS(fl_quantize(f.gguf, f.out, NULL, NULL, &err), FL_E_UNSUPPORTED,
+    ASSERT_FAILS(fl_quantize(f.gguf, f.out, "q4_0", NULL, &err), FL_E_UNSUPPORTED,
                  "quantized already");
     assert_int_equal(fl_tmp_count(f.dir), 1);
     fl_workplace_remove(&f);
