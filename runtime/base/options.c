@@ -176,6 +176,9 @@ static const option_row rows[] = {
     {"recipe", 0, K_TEXT, C_QUANTIZE, AT(recipe), 0, 0, NULL, "NAME|FILE",
      "which tensor gets which type: q4, q4_k_m, q5, q6, q8, q4_0, iq4_xs, bf16, f16, f32, keep, or "
      "a file of lines PATTERN TYPE"},
+    {"importance", 0, K_TEXT, C_QUANTIZE, AT(importance), 0, 0, NULL, "FILE",
+     "lead the rounding by what the matrices' inputs look like: a file of fourleaf importance, or "
+     "an imatrix GGUF of llama.cpp"},
     {"requantize", 0, K_FLAG, C_QUANTIZE, AT(requantize), 0, 0, NULL, NULL,
      "round tensors again that are quantized already"},
     {"dry-run", 0, K_FLAG, C_QUANTIZE, AT(dry_run), 0, 0, NULL, NULL,

@@ -67,11 +67,12 @@ typedef struct fl_options {
     const char *map;     /* --map FILE */
 
     /* quantize */
-    const char *arch;   /* --arch clover_moe|qwen35moe */
-    const char *type;   /* --type q4_k|q5_k|...: type of the large matrices, default q4_k */
-    const char *recipe; /* --recipe NAME|FILE */
-    bool requantize;    /* --requantize */
-    bool dry_run;       /* --dry-run */
+    const char *arch;       /* --arch clover_moe|qwen35moe */
+    const char *type;       /* --type q4_k|q5_k|...: type of the large matrices, default q4_k */
+    const char *recipe;     /* --recipe NAME|FILE */
+    const char *importance; /* --importance FILE */
+    bool requantize;        /* --requantize */
+    bool dry_run;           /* --dry-run */
 } fl_options;
 
 /* Parses argv. Unknown commands, unknown or shortened options, bad values, options that exclude
