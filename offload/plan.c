@@ -48,7 +48,7 @@ static fl_status refuse(const fl_plan *p, uint64_t largest, fl_err *err)
     const fl_plan_item *big = NULL;
     for (int i = 0; i < in->n_items; i++)
         if (!big || in->item[i].bytes > big->bytes) big = &in->item[i];
-    return FL_FAIL(err, FL_E_NOMEM, 0,
+    return FL_FAIL(err, in->cap_asked ? FL_E_ARG : FL_E_NOMEM, 0,
                    "device memory: needs at least %llu bytes (%.1f MiB: %.1f fixed, of which %s "
                    "%.1f, and %.1f for one expert), the cap is %llu bytes (%.1f MiB); "
                    "--vram %lluM would do, a smaller --ctx or --chunk needs less",

@@ -22,6 +22,7 @@ typedef struct fl_plan_item {
 
 typedef struct fl_plan_input {
     uint64_t device_cap; /* bytes; UINT64_MAX = all that is wanted */
+    bool cap_asked;      /* by the user, who can ask for another one */
     fl_plan_item item[FL_PLAN_MAX_ITEMS];
     int n_items;
     int n_layer, n_expert, top_k;
@@ -58,10 +59,10 @@ typedef struct fl_plan {
     uint64_t full_device_cap; /* least device_cap that holds every expert */
 } fl_plan;
 
-/* FL_E_NOMEM when even the minimum does not fit: the message names the need, the cap and the
- * --vram value that would do. FL_E_ARG: sizes that no model has (overflow, an expert size that is
- * no multiple of 64, top_k > n_expert). On failure *out is empty, except that min_device_cap and
- * full_device_cap are set when the cap is what failed. */
+/* FL_E_NOMEM, or FL_E_ARG where the cap was asked for, when even the minimum does not fit: the
+ * message names the need, the cap and the --vram value that would do. FL_E_ARG: sizes that no model
+ * has (overflow, an expert size that is no multiple of 64, top_k > n_expert). On failure *out is
+ * empty, except that min_device_cap and full_device_cap are set when the cap is what failed. */
 FL_CHECKED fl_status fl_plan_make(const fl_plan_input *in, fl_plan *out, fl_err *err);
 void fl_plan_free(fl_plan *p);
 

@@ -14,10 +14,11 @@
 #include "runtime/tools/quantize.h"
 #include "runtime/tools/run.h"
 
+/* Held by the tables in tests/cli/test_program.c. */
 enum {
     EXIT_OK = 0,
-    EXIT_ERROR = 1,
-    EXIT_USAGE = 2,
+    EXIT_ERROR = 1, /* a file, the output, memory or the machine */
+    EXIT_USAGE = 2, /* the command line: FL_E_ARG, whether or not it took the model to see it */
     EXIT_INTERRUPTED = 130 /* as shells say it */
 };
 

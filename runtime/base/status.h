@@ -9,7 +9,7 @@
  * appear in logs and JSON. Broken promises between our own functions are asserts instead. */
 typedef enum fl_status {
     FL_OK = 0,
-    FL_E_ARG = -1,         /* a value given by the user is outside its range */
+    FL_E_ARG = -1,         /* a value given by the user is outside its range, or the model's */
     FL_E_NOMEM = -2,       /* allocation failed or a budget is exhausted */
     FL_E_IO = -3,          /* open/read/write failed; fl_err.sys holds errno */
     FL_E_FORMAT = -4,      /* a file is not what it claims to be */

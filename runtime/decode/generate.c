@@ -112,7 +112,7 @@ void fl_generator_checkpoints(const fl_generator *g, int *n, int *most, uint64_t
 static fl_status check_block(const fl_gen_config *c, const fl_engine *e, fl_err *err)
 {
     if (!c->clover.has_blocks || c->clover.mask_id < 0)
-        return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
+        return FL_FAIL(err, FL_E_ARG, 0,
                        "--mode block: this model (%s) knows no mask token; use --mode ar or spec",
                        e->model->index->hp.arch);
     if (c->clover.mask_id >= e->model->index->hp.n_vocab)

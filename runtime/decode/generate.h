@@ -93,8 +93,8 @@ void fl_generator_checkpoints(const fl_generator *g, int *n, int *most, uint64_t
 /* Whether this model decodes in the mode asked for, as fl_gen_check has it. */
 FL_CHECKED fl_status fl_gen_check_mode(const fl_gen_config *c, const fl_engine *e, fl_err *err);
 /* All that can be said before the weights are there (`e` opened, not necessarily loaded). FL_E_ARG:
- * an empty prompt, one that leaves no room in the context (with the counts), bad settings;
- * FL_E_UNSUPPORTED: block mode on a model without masks. */
+ * an empty prompt, one that leaves no room in the context (with the counts), bad settings, block
+ * mode on a model without masks. */
 FL_CHECKED fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, int64_t n_prompt,
                                   fl_err *err);
 /* Generates the answer to a prompt. What the prompt's beginning shares with the tokens that the

@@ -176,27 +176,27 @@ fl_status fl_session_check(const fl_session *s, const fl_engine *e, uint64_t ide
     const fl_session_head *h = &s->h;
     const fl_type_info *type = fl_type_get(h->kv_type);
     if (h->identity != identity)
-        return FL_FAIL(err, FL_E_ARG, 0,
+        return FL_FAIL(err, FL_E_FORMAT, 0,
                        "%s: the session is of another model; name a new file to start one with "
                        "this model",
                        s->path);
     if (h->reading != fl_index_digest(e->model->index))
-        return FL_FAIL(err, FL_E_ARG, 0,
+        return FL_FAIL(err, FL_E_FORMAT, 0,
                        "%s: the session was made when this model's file was read another way (a "
                        "probe, --map or --v-heads changed that); name a new file to start one",
                        s->path);
     if (h->kv_type != e->params.kv_type)
-        return FL_FAIL(err, FL_E_ARG, 0,
+        return FL_FAIL(err, FL_E_FORMAT, 0,
                        "%s: the session has a KV cache in %s, this run in %s; change --kv or name "
                        "a new file",
                        s->path, type ? type->name : "an unknown type",
                        fl_type_get(e->params.kv_type)->name);
     if ((h->act_f32 != 0) != e->params.act_f32)
-        return FL_FAIL(err, FL_E_ARG, 0,
+        return FL_FAIL(err, FL_E_FORMAT, 0,
                        "%s: the session was made with --act %s; give that or name a new file",
                        s->path, h->act_f32 ? "f32" : "law");
     if (h->n > e->params.n_ctx)
-        return FL_FAIL(err, FL_E_ARG, 0,
+        return FL_FAIL(err, FL_E_FORMAT, 0,
                        "%s: the session has %lld tokens, the context %lld; raise --ctx", s->path,
                        (long long)h->n, (long long)e->params.n_ctx);
     for (int64_t i = 0; i < h->n; i++)

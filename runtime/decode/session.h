@@ -23,8 +23,8 @@ const char *fl_session_note(const fl_session *s, size_t *n);
 int64_t fl_session_tokens(const fl_session *s);
 
 /* Whether it is of this model, read as it is now (fl_index_digest), and of options that give the
- * same bits, and fits the context; the engine need not be loaded. FL_E_ARG says what differs. The
- * switches of block mode may differ: what is kept comes from clean passes alone. */
+ * same bits, and fits the context; the engine need not be loaded. FL_E_FORMAT says what differs.
+ * The switches of block mode may differ: what is kept comes from clean passes alone. */
 FL_CHECKED fl_status fl_session_check(const fl_session *s, const fl_engine *e, uint64_t identity,
                                       fl_err *err);
 /* Makes it the generator's sequence. Fails as the check does, FL_E_FORMAT when the bulk is damaged;

@@ -103,6 +103,7 @@ static fl_status make_plan(fl_engine *e, fl_err *err)
     const fl_state_shape shape = state_shape(e);
     const fl_state_sizes state = fl_state_measure(ix, &shape);
     fl_plan_input in = {.device_cap = fl_device_budget(e->dev)->cap,
+                        .cap_asked = e->params.vram > 0,
                         .n_items = e->params.mtp    ? N_ITEMS
                                    : state.held > 0 ? ITEM_MTP
                                                     : ITEM_HELD,
@@ -138,7 +139,7 @@ fl_status fl_engine_open(fl_engine **out, const fl_model *model, const fl_engine
     e->params = *params;
     FL_GO(resolve(&e->params, model->index, err));
     if (!fl_kernels_init(&e->exec.k, params->cpu_tier))
-        FL_GO(FL_FAIL(err, FL_E_ARG, 0, "--cpu %s: no such tier in this build or machine",
+        FL_GO(FL_FAIL(err, FL_E_UNSUPPORTED, 0, "--cpu %s: no such tier in this build or machine",
                       params->cpu_tier));
     e->exec.act_f32 = params->act_f32;
     FL_GO(fl_pool_create(&e->exec.pool, params->threads, err));

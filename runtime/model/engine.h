@@ -56,7 +56,7 @@ int64_t fl_engine_max_context(const fl_hparams *hp);
 
 /* Resolves the parameters, opens the device and makes the plan; loads nothing. The only calls
  * allowed afterwards are fl_engine_load and fl_engine_close. FL_E_ARG: a context above the
- * model's or the hard limit, a bad chunk; FL_E_NOMEM: the plan does not fit, with what would. */
+ * model's or the hard limit, a bad chunk; the plan does not fit: as fl_plan_make has it. */
 FL_CHECKED fl_status fl_engine_open(fl_engine **out, const fl_model *model,
                                     const fl_engine_params *params, fl_err *err);
 /* Takes the planned memory and reads the weights. `progress` may be NULL; else it is called with

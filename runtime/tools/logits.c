@@ -203,8 +203,7 @@ fl_status fl_tool_logits(const fl_options *o, fl_err *err)
     FL_GO(read_ids(o, model, &ids, err));
     if (o->denoise) {
         if (c.clover.mask_id < 0)
-            FL_GO(
-                FL_FAIL(err, FL_E_UNSUPPORTED, 0, "--denoise: %s knows no mask token", o->args[0]));
+            FL_GO(FL_FAIL(err, FL_E_ARG, 0, "--denoise: %s knows no mask token", o->args[0]));
         FL_GO(put_masks(o->denoise, c.clover.mask_id, &ids, &first, err));
     }
     FL_GO(check_ids(&ids, model, engine, first, err));

@@ -91,8 +91,8 @@ fl_status fl_probe_text_open(fl_probe_text *t, const fl_model *model, int limit,
     for (; d->prompt && st == FL_OK && t->n_docs < FL_PROBE_DOCS; d++)
         st = add_doc(t, tok, d, limit > 0 ? (size_t)limit : 0, err);
     if (st == FL_OK && t->n_answer == 0)
-        st = FL_FAIL(err, FL_E_ARG, 0, "%s: none of the probe's conversations fits into %d tokens",
-                     path, limit);
+        st = FL_FAIL(err, FL_E_UNSUPPORTED, 0,
+                     "%s: none of the probe's conversations fits into %d tokens", path, limit);
     if (st != FL_OK) fl_probe_text_free(t);
     return st;
 }

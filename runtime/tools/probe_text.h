@@ -31,7 +31,7 @@ typedef struct fl_probe_text {
 } fl_probe_text;
 
 /* Picks the text by the vocabulary and encodes it. Conversations are cut at `limit` tokens.
- * FL_E_UNSUPPORTED: the model has no tokenizer; FL_E_ARG: nothing of the text fits. */
+ * FL_E_UNSUPPORTED: the model has no tokenizer, or nothing of the text fits. */
 FL_CHECKED fl_status fl_probe_text_open(fl_probe_text *t, const fl_model *model, int limit,
                                         fl_err *err);
 void fl_probe_text_free(fl_probe_text *t);

@@ -14,7 +14,7 @@
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
-static char *dir, *model, *trained, *program, *out_path, *err_path;
+static char *dir, *model, *base, *trained, *session, *program, *out_path, *err_path;
 static char *out, *errors; /* of the last call */
 
 static int setup(void **state)
@@ -29,7 +29,11 @@ static int setup(void **state)
     model = fl_tmp_path(dir, "model.gguf");
     out_path = fl_tmp_path(dir, "out");
     err_path = fl_tmp_path(dir, "err");
+    base = fl_tmp_path(dir, "base.gguf");
+    session = fl_tmp_path(dir, "chat");
     fl_make_gguf(&m, model);
+    m.arch = "qwen35moe";
+    fl_make_gguf(&m, base);
     trained = strdup("tests/clover_tiny/model");
     /* build/VARIANT/tests/cli/test_program is beside build/VARIANT/fourleaf. */
     const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -44,6 +48,8 @@ static int teardown(void **state)
 {
     (void)state;
     free(model);
+    free(base);
+    free(session);
     free(trained);
     free(program);
     free(out_path);
@@ -62,15 +68,16 @@ static void load(const char *path, char **text)
     ASSERT_OK(fl_file_load(path, 1 << 20, text, NULL, &err));
 }
 
-/* Runs "program WORDS" by sh with $M the random model and $T the trained one; the streams go to
- * files unless the words say otherwise. The exit status. */
+/* Runs "program WORDS" by sh with $M the random model, $B one without masks, $T the trained one and
+ * $S a place for a session; the streams go to files unless the words say otherwise. The exit
+ * status. */
 static int sh(const char *before, const char *words)
 {
     char command[8192];
     fl_tmp_write(out_path, "", 0);
     fl_tmp_write(err_path, "", 0);
-    snprintf(command, sizeof(command), "M='%s' T='%s'; exec 1>'%s' 2>'%s'; %s'%s' %s", model,
-             trained, out_path, err_path, before, program, words);
+    snprintf(command, sizeof(command), "M='%s' B='%s' T='%s' S='%s'; exec 1>'%s' 2>'%s'; %s'%s' %s",
+             model, base, trained, session, out_path, err_path, before, program, words);
     const int rc = system(command);
     assert_true(WIFEXITED(rc));
     load(out_path, &out);
@@ -132,6 +139,14 @@ static void wrong_use_ends_with_2(void **state)
         {"run \"$M\" </dev/null", "the prompt is empty"},
         {"run \"$M\" -p hi --ctx 9", "raise --ctx"},
         {"logits \"$M\" --ids 1,99999 -o x.npy", "vocabulary"},
+        /* What does not go with the model is wrong use as well. */
+        {"run \"$M\" -p x --vram 1K", "--vram"},
+        {"probe \"$M\" --vram 1K", "--vram"},
+        {"run \"$M\" -p x --state-budget 1K", "--state-budget"},
+        {"run \"$M\" -p x --ctx 100000", "--ctx"},
+        {"run \"$M\" -p x --logit-bias 99999:1", "--logit-bias"},
+        {"run \"$B\" -p x --mode block", "--mode"},
+        {"quantize \"$T\" \"$T\"/model.safetensors", "a file of the model"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
         fails_with_one_line(2, bad[i][0], bad[i][1]);
@@ -142,7 +157,15 @@ static void what_fails_ends_with_1(void **state)
     (void)state;
     fails_with_one_line(1, "run /nonexistent.gguf -p x", "/nonexistent.gguf");
     fails_with_one_line(1, "run \"$M\" -f /nonexistent.txt", "No such file");
-    fails_with_one_line(1, "run \"$M\" -p x --vram 1K", "--vram");
+    fails_with_one_line(1, "run \"$T\" -p x --session /nonexistent/chat", "cannot be created");
+    fails_with_one_line(1, "inspect README.md", "README.md");
+    /* A session that is another model's, made otherwise, or damaged. */
+    assert_int_equal(sh("", "run \"$M\" -p x --max-tokens 2 --session \"$S\""), 0);
+    fails_with_one_line(1, "run \"$T\" -p x --session \"$S\"", "of another model");
+    fails_with_one_line(1, "run \"$M\" -p x --kv f32 --session \"$S\"", "change --kv");
+    fails_with_one_line(1, "run \"$M\" -p x --ctx 9 --session \"$S\"", "raise --ctx");
+    fl_tmp_write(session, "x", 1);
+    fails_with_one_line(1, "run \"$M\" -p x --session \"$S\"", "is not a session file");
 }
 
 static void a_broken_stdout_is_one_line(void **state)

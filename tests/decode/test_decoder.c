@@ -310,7 +310,7 @@ static void settings_that_cannot_work_are_refused(void **state)
     fl_gen_result r;
     fl_gen_config c = fl_tiny_config(FL_GEN_BLOCK);
     c.clover.has_blocks = false;
-    ASSERT_FAILS(fl_generate(fl_tiny.gen, &c, ids, 2, &r, &err), FL_E_UNSUPPORTED, "--mode ar");
+    ASSERT_FAILS(fl_generate(fl_tiny.gen, &c, ids, 2, &r, &err), FL_E_ARG, "--mode ar");
     c = fl_tiny_config(FL_GEN_BLOCK);
     c.clover.mask_id = 1 << 20;
     ASSERT_FAILS(fl_generate(fl_tiny.gen, &c, ids, 2, &r, &err), FL_E_FORMAT, "mask token id");

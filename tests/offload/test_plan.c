@@ -176,6 +176,9 @@ static void test_message(void **state)
     assert_non_null(strstr(err.msg, "3145728 bytes")); /* cap */
     assert_non_null(strstr(err.msg, "KV cache 5.0"));
     assert_non_null(strstr(err.msg, "--vram 7M"));
+    in.cap_asked = true;
+    assert_int_equal(at(&in, 3 << 20, &p, NULL), FL_E_ARG);
+    in.cap_asked = false;
     /* The value it names works. */
     assert_int_equal(at(&in, 7 << 20, &p, NULL), FL_OK);
     fl_plan_free(&p);

@@ -305,7 +305,8 @@ static void what_cannot_be_probed_gets_one_line(void **state)
     m = random_model();
     m.n_ctx = 128; /* no room for a conversation */
     fl_make_gguf(&m, path);
-    ASSERT_FAILS(probe(path, false, &text), FL_E_ARG, "none of the probe's conversations fits");
+    ASSERT_FAILS(probe(path, false, &text), FL_E_UNSUPPORTED,
+                 "none of the probe's conversations fits");
     free(text);
     m = random_model();
     fl_make_gguf(&m, path);
