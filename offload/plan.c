@@ -51,12 +51,13 @@ static fl_status refuse(const fl_plan *p, uint64_t largest, fl_err *err)
     return FL_FAIL(err, in->cap_asked ? FL_E_ARG : FL_E_NOMEM, 0,
                    "device memory: needs at least %llu bytes (%.1f MiB: %.1f fixed, of which %s "
                    "%.1f, and %.1f for one expert), the cap is %llu bytes (%.1f MiB); "
-                   "--vram %lluM would do, a smaller --ctx or --chunk needs less",
+                   "--vram %lluM would do%s%s",
                    (unsigned long long)p->min_device_cap, (double)p->min_device_cap / MiB,
                    (double)p->fixed_bytes / MiB, big ? big->name : "nothing",
                    big ? (double)big->bytes / MiB : 0.0, (double)largest / MiB,
                    (unsigned long long)in->device_cap, (double)in->device_cap / MiB,
-                   (unsigned long long)(p->min_device_cap / MiB + (p->min_device_cap % MiB != 0)));
+                   (unsigned long long)(p->min_device_cap / MiB + (p->min_device_cap % MiB != 0)),
+                   in->less ? ", " : "", in->less ? in->less : "");
 }
 
 static uint64_t choose_slots(const fl_plan *p, uint64_t largest)

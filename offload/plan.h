@@ -23,6 +23,7 @@ typedef struct fl_plan_item {
 typedef struct fl_plan_input {
     uint64_t device_cap; /* bytes; UINT64_MAX = all that is wanted */
     bool cap_asked;      /* by the user, who can ask for another one */
+    const char *less;    /* how else to make it fit, behind the cap that would do; NULL: no way */
     fl_plan_item item[FL_PLAN_MAX_ITEMS];
     int n_items;
     int n_layer, n_expert, top_k;

@@ -187,6 +187,14 @@ static const option_row rows[] = {
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };
 
+bool fl_options_takes(const char *command_name, const char *name)
+{
+    const command *c = find_command(command_name);
+    for (int i = 0; c && i < N_ROWS; i++)
+        if (strcmp(rows[i].name, name) == 0) return (rows[i].in & c->bit) != 0;
+    return false;
+}
+
 /* ---- values ---- */
 
 #define SIZE_FORM                                                                                \

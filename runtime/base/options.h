@@ -79,6 +79,8 @@ typedef struct fl_options {
  * each other and FL_* environment variables are errors that name the word, what is allowed and how
  * to get help. Held by tests/base/test_options.c. */
 FL_CHECKED fl_status fl_options_parse(fl_options *o, int argc, char **argv, fl_err *err);
+/* Whether a command takes the option of that name. */
+bool fl_options_takes(const char *command_name, const char *name);
 /* "16G", "15.5GiB", "800MB", "4096": K, M, G, KiB, MiB, GiB are powers of 1024; kB, MB, GB of
  * 1000. Negative, empty, fractional bytes and overflow are refused. */
 FL_CHECKED fl_status fl_size_parse(const char *text, uint64_t *bytes, fl_err *err);

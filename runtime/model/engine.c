@@ -104,6 +104,7 @@ static fl_status make_plan(fl_engine *e, fl_err *err)
     const fl_state_sizes state = fl_state_measure(ix, &shape);
     fl_plan_input in = {.device_cap = fl_device_budget(e->dev)->cap,
                         .cap_asked = e->params.vram > 0,
+                        .less = e->params.less,
                         .n_items = e->params.mtp    ? N_ITEMS
                                    : state.held > 0 ? ITEM_MTP
                                                     : ITEM_HELD,

@@ -16,6 +16,7 @@
 typedef struct fl_engine_params {
     const char *device;   /* NULL = "host" */
     uint64_t vram;        /* cap on device memory in bytes; 0 = all that the device has */
+    const char *less;     /* how a plan that does not fit could, but for the cap; NULL: no way */
     int64_t n_ctx;        /* tokens; 0 = min(model's, FL_DEFAULT_CONTEXT) */
     int64_t chunk;        /* prefill rows per pass; 0 = 512 */
     uint32_t kv_type;     /* FL_TYPE_F16, FL_TYPE_Q8_0 or FL_TYPE_F32 */

@@ -47,6 +47,8 @@ fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_er
     *p = fl_engine_defaults();
     p->device = o->device;
     p->vram = o->vram;
+    if (o->command && fl_options_takes(o->command, "ctx"))
+        p->less = "a smaller --ctx or --chunk needs less";
     p->n_ctx = o->ctx;
     p->chunk = o->chunk;
     p->threads = o->threads;

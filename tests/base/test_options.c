@@ -160,6 +160,16 @@ static void sizes_have_units(void **state)
     assert_string_equal(fl_size_format(buf, 7), "7 B");
 }
 
+static void what_a_command_takes(void **state)
+{
+    (void)state;
+    assert_true(fl_options_takes("run", "ctx"));
+    assert_true(fl_options_takes("probe", "vram"));
+    assert_false(fl_options_takes("probe", "ctx"));
+    assert_false(fl_options_takes("run", "nothing"));
+    assert_false(fl_options_takes("fly", "ctx"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -167,6 +177,7 @@ int main(void)
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(help_is_known),
         cmocka_unit_test(sizes_have_units),
+        cmocka_unit_test(what_a_command_takes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

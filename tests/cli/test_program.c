@@ -9,6 +9,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/json.h"
+#include "runtime/base/options.h"
 #include "tests/support/make_model.h"
 #include "tests/support/refuse.h"
 #include "tests/support/test.h"
@@ -166,6 +167,27 @@ static void what_fails_ends_with_1(void **state)
     fails_with_one_line(1, "run \"$M\" -p x --ctx 9 --session \"$S\"", "raise --ctx");
     fl_tmp_write(session, "x", 1);
     fails_with_one_line(1, "run \"$M\" -p x --session \"$S\"", "is not a session file");
+}
+
+/* Every option that a refusal names is one that the command takes. */
+static void advice_names_options_of_the_command(void **state)
+{
+    (void)state;
+    static const char *const words[][2] = {{"run", "-p x"},
+                                           {"plan", ""},
+                                           {"logits", "--ids 1,2 -o x.npy"},
+                                           {"calibrate", ""},
+                                           {"probe", ""}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char line[128], option[32];
+        snprintf(line, sizeof line, "%s \"$M\" %s --vram 1M", words[i][0], words[i][1]);
+        fails_with_one_line(2, line, "device memory: needs at least ");
+        assert_int_equal(strstr(errors, "--ctx") != NULL, strcmp(words[i][0], "probe") != 0);
+        for (const char *p = errors; (p = strstr(p, "--")); p += 2) {
+            assert_int_equal(sscanf(p, "--%31[a-z-]", option), 1);
+            if (!fl_options_takes(words[i][0], option)) fail_msg("%s: %s", words[i][0], errors);
+        }
+    }
 }
 
 static void a_broken_stdout_is_one_line(void **state)
@@ -396,6 +418,7 @@ int main(void)
         cmocka_unit_test(what_works_ends_with_0),
         cmocka_unit_test(wrong_use_ends_with_2),
         cmocka_unit_test(what_fails_ends_with_1),
+        cmocka_unit_test(advice_names_options_of_the_command),
         cmocka_unit_test(a_broken_stdout_is_one_line),
         cmocka_unit_test(a_prompt_comes_from_a_pipe_but_not_from_a_terminal_unasked),
         cmocka_unit_test(C052_what_is_slower_or_guessed_is_said_unasked),

@@ -176,8 +176,12 @@ static void test_message(void **state)
     assert_non_null(strstr(err.msg, "3145728 bytes")); /* cap */
     assert_non_null(strstr(err.msg, "KV cache 5.0"));
     assert_non_null(strstr(err.msg, "--vram 7M"));
+    assert_null(strstr(err.msg, "less"));
     in.cap_asked = true;
-    assert_int_equal(at(&in, 3 << 20, &p, NULL), FL_E_ARG);
+    in.less = "fewer layers need less";
+    err = (fl_err){0};
+    assert_int_equal(at(&in, 3 << 20, &p, &err), FL_E_ARG);
+    assert_non_null(strstr(err.msg, "--vram 7M would do, fewer layers need less"));
     in.cap_asked = false;
     /* The value it names works. */
     assert_int_equal(at(&in, 7 << 20, &p, NULL), FL_OK);
