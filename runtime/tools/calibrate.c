@@ -108,6 +108,8 @@ fl_status fl_tool_calibrate(const fl_options *o, fl_err *err)
     FL_GO(open_facts(model, &facts, err));
     FL_GO(fl_facts_writable(facts, err));
     FL_GO(fl_setup_load(engine, err));
+    if (o->block_mode && !c.clover.has_blocks)
+        fprintf(stderr, "note: --block-mode has no effect, the model knows no masks\n");
     FL_GO(fl_generator_create(&gen, engine, err));
     st = calibrate(o, engine, gen, &c, facts, err);
 out:

@@ -209,6 +209,8 @@ fl_status fl_tool_logits(const fl_options *o, fl_err *err)
     FL_GO(check_ids(&ids, model, engine, first, err));
     FL_GO(fl_outfile_open(&f, o->out, err));
     FL_GO(fl_setup_load(engine, err));
+    if (o->block_mode && !o->denoise)
+        fprintf(stderr, "note: --block-mode has no effect without --denoise\n");
     if (o->denoise)
         FL_GO(write_denoised(f, engine, &ids, first, &c.clover, err));
     else

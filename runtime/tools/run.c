@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -413,6 +414,21 @@ static void note_sampling(const fl_gen_config *c)
             fprintf(stderr, "note: %s has no effect at temperature 0\n", cut[i].option);
 }
 
+/* What was given and leaves the text as it is; with --mode auto that depends on its choice. */
+static void note_mode(const fl_options *o, const fl_engine *e, const fl_gen_config *c)
+{
+    const fl_gen_mode mode =
+        fl_gen_choose(c->mode, &c->clover, &c->facts, e->params.held_rows > 1).mode;
+    if (mode == FL_GEN_BLOCK) return;
+    const char *name = fl_gen_mode_name(mode);
+    if (!isnan(o->threshold)) fprintf(stderr, "note: --threshold has no effect in mode %s\n", name);
+    if (!o->block_mode) return;
+    if (mode == FL_GEN_SPEC && c->clover.has_blocks)
+        fprintf(stderr, "note: --block-mode changes the drafts of mode spec, not its text\n");
+    else
+        fprintf(stderr, "note: --block-mode has no effect in mode %s\n", name);
+}
+
 static void note_repeat(const fl_gen_result *r)
 {
     if (r->finish != FL_FINISH_REPEAT) return;
@@ -514,6 +530,7 @@ fl_status fl_tool_run(const fl_options *o, fl_err *err)
     FL_GO(fl_gen_check(&c, engine, (int64_t)n_ids, err));
     FL_GO(fl_setup_load(engine, err));
     note_sampling(&c);
+    note_mode(o, engine, &c);
     st = answer(o, engine, &c, ids, (int64_t)n_ids, &dialog, err);
 out:
     fl_dialog_close(&dialog);

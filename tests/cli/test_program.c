@@ -298,6 +298,37 @@ static void sampling_is_explained(void **state)
     assert_null(strstr(errors, "presence"));
 }
 
+/* Once, and not where it has an effect. */
+static void an_option_without_effect_is_said(void **state)
+{
+    (void)state;
+    static const char threshold[] = "note: --threshold has no effect in mode %s\n",
+                      block_mode[] = "note: --block-mode has no effect in mode %s\n",
+                      drafts[] = "note: --block-mode changes the drafts of mode spec, not its text",
+                      masks[] = "note: --block-mode has no effect without --denoise\n";
+    static const struct {
+        const char *words, *note, *mode; /* note NULL: none */
+    } cases[] = {{"run \"$M\" -p hi --mode ar --threshold 0.5", threshold, "ar"},
+                 {"run \"$M\" -p hi --threshold 0.5", threshold, "spec"},
+                 {"run \"$M\" -p hi --mode block --threshold 0.5", NULL, ""},
+                 {"run \"$M\" -p hi --mode ar --block-mode causal", block_mode, "ar"},
+                 {"run \"$B\" -p hi --block-mode causal", block_mode, "spec"},
+                 {"run \"$M\" -p hi --mode spec --block-mode causal", drafts, ""},
+                 {"run \"$M\" -p hi --mode block --block-mode causal", NULL, ""},
+                 {"logits \"$M\" --ids 1,2 -o \"$S\" --block-mode causal", masks, ""},
+                 {"logits \"$M\" --ids 1,2 -o \"$S\" --denoise 1 --block-mode causal", NULL, ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char words[256], note[128] = "has no effect";
+        const bool run = cases[i].words[0] == 'r';
+        snprintf(words, sizeof words, "%s%s", cases[i].words, run ? " --max-tokens 1" : "");
+        if (cases[i].note) snprintf(note, sizeof note, cases[i].note, cases[i].mode);
+        assert_int_equal(sh("", words), 0);
+        const char *at = strstr(errors, note);
+        if ((at != NULL) != (cases[i].note != NULL)) fail_msg("%s: %s", words, errors);
+        if (at) assert_null(strstr(at + 1, "note: --"));
+    }
+}
+
 /* The line on passes names those that the mode has. */
 static void passes_are_counted_by_mode(void **state)
 {
@@ -423,6 +454,7 @@ int main(void)
         cmocka_unit_test(a_prompt_comes_from_a_pipe_but_not_from_a_terminal_unasked),
         cmocka_unit_test(C052_what_is_slower_or_guessed_is_said_unasked),
         cmocka_unit_test(sampling_is_explained),
+        cmocka_unit_test(an_option_without_effect_is_said),
         cmocka_unit_test(passes_are_counted_by_mode),
         cmocka_unit_test(C085_a_text_that_runs_in_circles_ends_and_says_so),
         cmocka_unit_test(reasoning_goes_to_stderr_and_the_answer_to_stdout),
