@@ -36,6 +36,10 @@ static fl_status parse_item(const char *at, int length, fl_logit_bias *b, fl_err
 {
     const char *colon = memchr(at, ':', (size_t)length);
     const int shown = length < 40 ? length : 40;
+    if (length == 0)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "--logit-bias: an item is empty (a comma too many?); expected "
+                       "ID:VALUE,ID:VALUE as in 42:-5,7:1.5");
     if (!colon || !parse_id(at, colon, &b->id) || !parse_value(colon + 1, at + length, &b->value))
         return FL_FAIL(err, FL_E_ARG, 0,
                        "--logit-bias '%.*s': expected ID:VALUE with a token id and -%d to %d or "

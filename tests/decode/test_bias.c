@@ -32,6 +32,10 @@ static void lists_of_biases_are_read_to_the_letter(void **state)
     assert_true(b[3].id == 7 && b[3].value == 0.5f);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         ASSERT_FAILS(fl_logit_bias_parse(bad[i], b, &n, &err), FL_E_ARG, "ID:VALUE");
+    static const char *const holes[] = {"", ",", "1:1,", ",1:1", "1:1,,2:2"};
+    for (size_t i = 0; i < sizeof holes / sizeof *holes; i++)
+        ASSERT_FAILS(fl_logit_bias_parse(holes[i], b, &n, &err), FL_E_ARG,
+                     "--logit-bias: an item is empty (a comma too many?); expected ID:VALUE,ID");
     ASSERT_FAILS(fl_logit_bias_parse("5:1,6:2,5:1", b, &n, &err), FL_E_ARG, "5 is there twice");
     char many[FL_MAX_BIASES * 8 + 16], *at = many;
     for (int i = 0; i <= FL_MAX_BIASES; i++) at += sprintf(at, "%s%d:1", i ? "," : "", i);
