@@ -38,8 +38,10 @@ static fl_status count_values(const fl_index *ix, const fl_tref *ref, tally *t, 
     return st;
 }
 
+/* What a file shows; no note of it where it is known (0) that it is otherwise. */
+
 /* Norms: with 1 + w applied next to no entry is at or below zero; zero-centred ones have many. */
-static fl_status detect_norms(fl_index *ix, fl_err *err)
+static fl_status detect_norms(fl_index *ix, int known, fl_err *err)
 {
     tally t = {0};
     FL_TRY(count_values(ix, &ix->output_norm, &t, err));
@@ -51,7 +53,7 @@ static fl_status detect_norms(fl_index *ix, fl_err *err)
         FL_TRY(count_values(ix, &l->k_norm, &t, err));
     }
     ix->hp.norm_add_one = t.not_positive * 20 > t.n;
-    if (!ix->hp.norm_add_one) return FL_OK;
+    if (!ix->hp.norm_add_one || known == 0) return FL_OK;
     return fl_index_note(
         ix, err,
         "norm weights are zero-centred (%.1f %% of the entries are not positive): 1 "
@@ -60,7 +62,7 @@ static fl_status detect_norms(fl_index *ix, fl_err *err)
 }
 
 /* ssm_a: -exp(A_log) is never positive. */
-static fl_status detect_decay(fl_index *ix, fl_err *err)
+static fl_status detect_decay(fl_index *ix, int known, fl_err *err)
 {
     tally t = {0};
     for (int i = 0; i < ix->hp.n_layer; i++) {
@@ -68,7 +70,7 @@ static fl_status detect_decay(fl_index *ix, fl_err *err)
         FL_TRY(count_values(ix, &ix->layer[i].bwd_a, &t, err));
     }
     ix->hp.a_is_log = t.positive > 0;
-    if (!ix->hp.a_is_log) return FL_OK;
+    if (!ix->hp.a_is_log || known == 0) return FL_OK;
     return fl_index_note(
         ix, err,
         "ssm_a is stored as A_log (%llu of %llu entries are positive): converted to "
@@ -76,12 +78,12 @@ static fl_status detect_decay(fl_index *ix, fl_err *err)
         (unsigned long long)t.positive, (unsigned long long)t.n);
 }
 
-static fl_status detect_heads(fl_index *ix, const fl_config *c, fl_err *err)
+static fl_status detect_heads(fl_index *ix, const fl_config *c, int known, fl_err *err)
 {
     bool reordered = true;
     fl_config_bool(c, "ssm.v_head_reordered", NULL, &reordered);
     ix->hp.v_grouped = !reordered;
-    if (reordered) return FL_OK;
+    if (reordered || known == 0) return FL_OK;
     return fl_index_note(
         ix, err,
         "%s.ssm.v_head_reordered is false: value heads are grouped as in Hugging Face "
@@ -89,27 +91,37 @@ static fl_status detect_heads(fl_index *ix, const fl_config *c, fl_err *err)
         c->arch, ix->hp.gdn_v_heads / ix->hp.gdn_k_heads);
 }
 
-/* What is known (1, 0, -1 = nothing) takes the place of what was detected. */
-static fl_status override(fl_index *ix, const char *what, int known, bool *value, fl_err *err)
+/* What is known (1, 0, -1 = nothing) takes the place of what was detected; form[known] says what
+ * that is. */
+static fl_status override(fl_index *ix, const char *const form[2], int known, bool *value,
+                          fl_err *err)
 {
     if (known < 0 || known == *value) return FL_OK;
     *value = known;
-    return fl_index_note(ix, err, "the file holds %s: %s, by --v-heads or the probe", what,
-                         known ? "yes" : "no");
+    return fl_index_note(ix, err, "%s", form[known]);
 }
 
 fl_status fl_quirks_detect(fl_index *ix, const fl_config *c, const fl_wiring *w, fl_err *err)
 {
+    static const char *const norms[] = {
+        "norm weights are used as they are stored: the probe found that they fit so",
+        "1 is added to norm weights on load: the probe found that they are zero-centred"};
+    static const char *const decay[] = {
+        "ssm_a is used as it is stored: the probe found that it is -exp(A_log)",
+        "ssm_a is converted to -exp(A_log) on load: the probe found that it is A_log"};
+    static const char *const heads[] = {
+        "value heads are read as tiled, because --v-heads or a probe says so",
+        "value heads are read as grouped, because --v-heads or a probe says so"};
     fl_hparams *hp = &ix->hp;
     if (!c->gguf) { /* Hugging Face form, by definition */
         hp->norm_add_one = hp->a_is_log = hp->v_grouped = true;
         if (w->v_grouped != 0) return FL_OK;
         return FL_FAIL(err, FL_E_ARG, 0, "%s: value heads of safetensors are grouped", c->path);
     }
-    FL_TRY(detect_norms(ix, err));
-    FL_TRY(detect_decay(ix, err));
-    FL_TRY(detect_heads(ix, c, err));
-    FL_TRY(override(ix, "norm weights as zero-centred", w->norm_add_one, &hp->norm_add_one, err));
-    FL_TRY(override(ix, "ssm_a as A_log", w->a_is_log, &hp->a_is_log, err));
-    return override(ix, "value heads as grouped", w->v_grouped, &hp->v_grouped, err);
+    FL_TRY(detect_norms(ix, w->norm_add_one, err));
+    FL_TRY(detect_decay(ix, w->a_is_log, err));
+    FL_TRY(detect_heads(ix, c, w->v_grouped, err));
+    FL_TRY(override(ix, norms, w->norm_add_one, &hp->norm_add_one, err));
+    FL_TRY(override(ix, decay, w->a_is_log, &hp->a_is_log, err));
+    return override(ix, heads, w->v_grouped, &hp->v_grouped, err);
 }

@@ -659,6 +659,37 @@ static void ends_of_text_are_found_without_a_generation_config(void **state)
     free(tok);
 }
 
+/* Against what the file shows, in words that say what is done with it. */
+static void what_is_known_otherwise_is_noted(void **state)
+{
+    (void)state;
+    static const char *const words[2][3] = {
+        {"norm weights are used as they are stored", "ssm_a is used as it is stored",
+         "value heads are read as tiled, because --v-heads or a probe says so"},
+        {"1 is added to norm weights on load: the probe", "ssm_a is converted to -exp(A_log)",
+         "value heads are read as grouped, because --v-heads or a probe says so"}};
+    fl_make m = fl_make_tiny();
+    for (int known = 0; known < 2; known++) {
+        fl_err err;
+        opened o = {0};
+        fl_wiring w = fl_wiring_none();
+        m.norms_zero_centred = m.a_as_log = m.v_grouped = !known;
+        w.norm_add_one = w.a_is_log = w.v_grouped = known;
+        fl_make_gguf(&m, fl_files.gguf);
+        ASSERT_OK(fl_source_open(&o.src, fl_files.gguf, &err));
+        ASSERT_OK(fl_index_build_as(&o.ix, o.src, &w, &err));
+        assert_int_equal(o.ix->hp.norm_add_one, known);
+        for (int i = 0; i < 3; i++) assert_true(noted(o.ix, words[known][i]));
+        assert_int_equal(o.ix->n_notes, 3); /* none of what the file shows */
+        fl_index_free(&o.ix);
+        /* What the file shows too is no news. */
+        w.norm_add_one = w.a_is_log = w.v_grouped = !known;
+        ASSERT_OK(fl_index_build_as(&o.ix, o.src, &w, &err));
+        for (int i = 0; i < 6; i++) assert_false(noted(o.ix, words[i / 3][i % 3]));
+        close_model(&o);
+    }
+}
+
 /* What clean passes read: every switch and every name counts, those of block mode do not. */
 static void the_digest_tells_ways_of_reading_apart(void **state)
 {
@@ -717,6 +748,8 @@ int main(void)
                                         fl_files_teardown),
         cmocka_unit_test_setup_teardown(config_json_is_checked, fl_files_setup, fl_files_teardown),
         cmocka_unit_test_setup_teardown(clover_switches_are_read, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(what_is_known_otherwise_is_noted, fl_files_setup,
                                         fl_files_teardown),
         cmocka_unit_test_setup_teardown(the_digest_tells_ways_of_reading_apart, fl_files_setup,
                                         fl_files_teardown),
