@@ -110,10 +110,9 @@ fl_status fl_device_open(fl_device **out, const fl_device_config *cfg, fl_err *e
 {
     *out = NULL;
     if (cfg->kind && strcmp(cfg->kind, "host") != 0)
-        return FL_FAIL(
-            err, FL_E_UNSUPPORTED, 0,
-            "device \"%s\": this build has no such device; --device host works everywhere",
-            cfg->kind);
+        return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
+                       "--device %s: this build has no %s device; --device host works everywhere",
+                       cfg->kind, strcmp(cfg->kind, "cuda") == 0 ? "CUDA" : "such");
     fl_device *dev = calloc(1, sizeof *dev);
     if (!dev) return FL_FAIL(err, FL_E_NOMEM, errno, "host device: out of memory");
     dev->budget.name = "device";
