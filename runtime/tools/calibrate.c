@@ -38,6 +38,7 @@ static void print_mode(const fl_measured *m, fl_gen_mode mode)
     putchar('\n');
 }
 
+/* path NULL: it could not be stored. */
 static void print_table(const char *key, const fl_measured *m, const fl_choice *choice,
                         const char *path)
 {
@@ -48,7 +49,7 @@ static void print_table(const char *key, const fl_measured *m, const fl_choice *
     printf("Decoding, over %d bundled request%s\n", m->n_requests, m->n_requests == 1 ? "" : "s");
     for (int i = FL_GEN_AR; i < FL_GEN_MODES; i++) print_mode(m, (fl_gen_mode)i);
     printf("run --mode auto takes %s: %s\n", fl_gen_mode_name(choice->mode), choice->reason);
-    printf("stored in %s\n", path);
+    if (path) printf("stored in %s\n", path);
 }
 
 static fl_status print_json(const char *key, fl_json *entry, const fl_choice *choice,
@@ -59,7 +60,7 @@ static fl_status print_json(const char *key, fl_json *entry, const fl_choice *ch
     fl_json_set(j, "rates", entry);
     fl_json_set_str(j, "auto", fl_gen_mode_name(choice->mode));
     fl_json_set_str(j, "auto_reason", choice->reason);
-    fl_json_set_str(j, "path", path);
+    if (path) fl_json_set_str(j, "path", path);
     char *text = fl_json_dump(j, 1);
     fl_json_free(&j);
     if (!text) return FL_FAIL(err, FL_E_NOMEM, 0, "calibrate: out of memory");
@@ -68,7 +69,8 @@ static fl_status print_json(const char *key, fl_json *entry, const fl_choice *ch
     return FL_OK;
 }
 
-/* Measures, stores, prints. */
+/* Measures, stores, prints: neither what could not be stored nor what could not be printed is lost
+ * to the other. */
 static fl_status calibrate(const fl_options *o, fl_engine *e, fl_generator *g,
                            const fl_gen_config *gen, fl_facts *facts, fl_err *err)
 {
@@ -86,12 +88,15 @@ static fl_status calibrate(const fl_options *o, fl_engine *e, fl_generator *g,
     const fl_status st = fl_measure(e, g, &c, &m, err);
     if (terminal) fprintf(stderr, "\r\033[K");
     FL_TRY(st);
-    FL_TRY(fl_rates_store(facts, key, fl_measured_json(&m), err));
+    const fl_status stored = fl_rates_store(facts, key, fl_measured_json(&m), err);
+    const char *path = stored == FL_OK ? fl_facts_path(facts) : NULL;
     const fl_mode_facts known = fl_rates_read(facts, key);
     const fl_choice choice = fl_gen_choose(FL_GEN_AUTO, &gen->clover, &known, true);
-    if (o->json) return print_json(key, fl_measured_json(&m), &choice, fl_facts_path(facts), err);
-    print_table(key, &m, &choice, fl_facts_path(facts));
-    return FL_OK;
+    if (o->json)
+        FL_TRY(print_json(key, fl_measured_json(&m), &choice, path, err));
+    else
+        print_table(key, &m, &choice, path);
+    return stored;
 }
 
 fl_status fl_tool_calibrate(const fl_options *o, fl_err *err)

@@ -5,7 +5,7 @@
 
 /* fourleaf calibrate MODEL: measures passes and ways of decoding under the options in force and
  * stores their rates in the user's cache, where --mode auto finds them. Prints a table, or with
- * --json what was stored. */
+ * --json what was stored; also when storing fails. */
 FL_CHECKED fl_status fl_tool_calibrate(const fl_options *o, fl_err *err);
 
 #endif

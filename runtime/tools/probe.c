@@ -147,6 +147,7 @@ static void print_entries(const fl_probe *p)
     }
 }
 
+/* path NULL: it could not be stored. */
 static void print_text(const fl_probe *p, const fl_probe_verdict *v, const fl_json *section,
                        const char *path)
 {
@@ -160,7 +161,7 @@ static void print_text(const fl_probe *p, const fl_probe_verdict *v, const fl_js
         printf("role %s: %s\n", p->wiring.roles.item[i].role, p->wiring.roles.item[i].name);
     printf("Wiring: %s\n", fl_wiring_text(&p->wiring, text));
     printf("Block mode is %searned: %s\n", v->earned ? "" : "not ", v->why);
-    printf("Stored in %s\n", path);
+    if (path) printf("Stored in %s\n", path);
     if (v->earned) puts("fourleaf calibrate measures the speeds by which --mode auto decides");
 }
 
@@ -185,11 +186,14 @@ static fl_status report(const fl_options *o, fl_probe *p, const fl_probe_verdict
                         fl_facts *facts, fl_err *err)
 {
     fl_json *section = section_of(p, v);
-    fl_status st = fl_facts_put(facts, "probe", fl_json_copy(section), err);
-    if (st == FL_OK && o->json) st = print_json(section, err);
-    if (st == FL_OK && !o->json) print_text(p, v, section, fl_facts_path(facts));
+    const fl_status stored = fl_facts_put(facts, "probe", fl_json_copy(section), err);
+    fl_status st = FL_OK;
+    if (o->json)
+        st = print_json(section, err);
+    else
+        print_text(p, v, section, stored == FL_OK ? fl_facts_path(facts) : NULL);
     fl_json_free(&section);
-    return st;
+    return st == FL_OK ? stored : st;
 }
 
 fl_status fl_tool_probe(const fl_options *o, fl_err *err)

@@ -160,6 +160,8 @@ static void what_fails_ends_with_1(void **state)
     fails_with_one_line(1, "run \"$M\" -f /nonexistent.txt", "No such file");
     fails_with_one_line(1, "run \"$T\" -p x --session /nonexistent/chat", "cannot be created");
     fails_with_one_line(1, "inspect README.md", "README.md");
+    fails_with_one_line(1, "run \"$M\" -p x --device cuda",
+                        "--device cuda: this build has no CUDA device; --device host works");
     /* A session that is another model's, made otherwise, or damaged. */
     assert_int_equal(sh("", "run \"$M\" -p x --max-tokens 2 --session \"$S\""), 0);
     fails_with_one_line(1, "run \"$T\" -p x --session \"$S\"", "of another model");
@@ -367,8 +369,34 @@ static void C085_a_text_that_runs_in_circles_ends_and_says_so(void **state)
     assert_non_null(strstr(out, "\"tokens\": 400,"));
 }
 
-/* ---- README: not under sanitizers, where quantizing takes half a minute ---- */
+/* ---- not under sanitizers, where measuring and quantizing take half a minute ---- */
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+static bool without_rename(void *arg)
+{
+    fl_refuse(&(fl_refusal){SYS_rename, -1, 0, 0, ENOSPC});
+    const bool as_expected = sh("", arg) == 1 && strstr(out, "tored in ") == NULL &&
+                             strstr(out, "spec") != NULL &&
+                             strstr(errors, "renamed into place: No space left on device\n");
+    if (!as_expected) fprintf(stderr, "# %s: %s%s", (const char *)arg, out, errors);
+    return as_expected;
+}
+
+/* What took long to measure: a full disk on one side keeps nothing from the other. */
+static void what_was_measured_is_stored_and_shown_on_their_own(void **state)
+{
+    (void)state;
+    char measure[] = "calibrate \"$M\" --ctx 256 --threads 1";
+    assert_true(fl_in_child(without_rename, measure));
+    assert_int_equal(sh("", "run \"$M\" -p hi --max-tokens 1 --threads 1 --stats"), 0);
+    assert_null(strstr(errors, "stored rates"));
+    fails_with_one_line(1, "calibrate \"$M\" --ctx 256 --threads 1 >/dev/full",
+                        "standard output: No space left on device");
+    assert_int_equal(sh("", "run \"$M\" -p hi --max-tokens 1 --threads 1 --stats"), 0);
+    assert_non_null(strstr(errors, "stored rates: "));
+}
+
+/* ---- README ---- */
 
 /* Each number becomes #, where it depends on machine or time. */
 static void mask_numbers(char *line)
@@ -459,6 +487,7 @@ int main(void)
         cmocka_unit_test(C085_a_text_that_runs_in_circles_ends_and_says_so),
         cmocka_unit_test(reasoning_goes_to_stderr_and_the_answer_to_stdout),
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        cmocka_unit_test(what_was_measured_is_stored_and_shown_on_their_own),
         cmocka_unit_test(the_readme_shows_what_is_printed),
 #endif
     };

@@ -2,9 +2,11 @@
  * the command on a random model, whose block mode must be refused and whose AR text must stay; what
  * it stores is what other commands take. */
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "runtime/base/file.h"
@@ -12,6 +14,7 @@
 #include "runtime/tools/probe_search.h"
 #include "tests/support/engine.h"
 #include "tests/support/make_model.h"
+#include "tests/support/refuse.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
@@ -235,6 +238,15 @@ static void a_second_probe_finds_the_same(void **state)
 
 #endif
 
+static bool without_rename(void *arg)
+{
+    char *text = NULL;
+    (void)arg;
+    fl_refuse(&(fl_refusal){SYS_rename, -1, 0, 0, ENOSPC});
+    return probe(path, false, &text) == FL_E_IO && strstr(err.msg, "renamed into place") &&
+           strstr(text, "Block mode is not earned") && !strstr(text, "Stored in");
+}
+
 static void the_base_model_has_no_blocks_to_earn(void **state)
 {
     (void)state;
@@ -244,7 +256,9 @@ static void the_base_model_has_no_blocks_to_earn(void **state)
     char *text;
     m.arch = "qwen35moe";
     fl_make_gguf(&m, path);
+    assert_true(fl_in_child(without_rename, NULL)); /* shown, although it could not be stored */
     ASSERT_OK(probe(path, false, &text));
+    assert_non_null(strstr(text, "Stored in "));
     assert_non_null(strstr(text, "the model knows no masks"));
     assert_null(strstr(text, "mask token, row"));
     free(text);
