@@ -26,6 +26,8 @@ FL_CHECKED fl_status fl_file_target(const char *path, char **out, fl_err *err);
  * opened again. PATH may be a symbolic link: the file it leads to is replaced (the temporary lies
  * beside it), the link stays; a link that leads nowhere is FL_E_IO. At most 32 are open at once. */
 typedef struct fl_outfile fl_outfile;
+/* What open refuses before it touches anything: FL_E_ARG for an empty name, a folder, a device. */
+FL_CHECKED fl_status fl_outfile_check(const char *path, fl_err *err);
 FL_CHECKED fl_status fl_outfile_open(fl_outfile **out, const char *path, fl_err *err);
 FL_CHECKED fl_status fl_outfile_write(fl_outfile *f, const void *data, uint64_t n, fl_err *err);
 /* Overwrites bytes written before (headers filled in at the end). */

@@ -73,6 +73,8 @@ typedef struct fl_options {
     const char *importance; /* --importance FILE */
     bool requantize;        /* --requantize */
     bool dry_run;           /* --dry-run */
+    bool resume;            /* --resume */
+    uint64_t split_size;    /* --split-size, bytes; 0 not given */
 } fl_options;
 
 /* Parses argv. Unknown commands, unknown or shortened options, bad values, options that exclude

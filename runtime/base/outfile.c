@@ -174,15 +174,21 @@ static fl_status create_tmp(fl_outfile *f, fl_err *err)
     return FL_OK;
 }
 
-static fl_status outfile_new(fl_outfile **out, const char *path, fl_err *err)
+fl_status fl_outfile_check(const char *path, fl_err *err)
 {
-    char *target = NULL;
-    *out = NULL;
     struct stat st;
     if (!*path) return FL_FAIL(err, FL_E_ARG, 0, "an empty file name; name a file to write");
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return FL_FAIL(err, FL_E_ARG, 0, "%s: is %s; name a file to write", path,
                        S_ISDIR(st.st_mode) ? "a folder" : "not a regular file");
+    return FL_OK;
+}
+
+static fl_status outfile_new(fl_outfile **out, const char *path, fl_err *err)
+{
+    char *target = NULL;
+    *out = NULL;
+    FL_TRY(fl_outfile_check(path, err));
     FL_TRY(fl_file_target(path, &target, err));
     fl_outfile *f = malloc(sizeof *f);
     if (!f) {

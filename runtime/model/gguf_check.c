@@ -7,7 +7,7 @@
 #include "offload/io.h"
 #include "runtime/model/gguf_write_parts.h"
 
-enum { PIECE = 4 << 20, DEPTH = 4 };
+enum { PIECE = 1 << 20, DEPTH = 4 };
 
 fl_status fl_gw_check_stop(const fl_gguf_writer *w, fl_err *err)
 {

@@ -266,21 +266,24 @@ static fl_status add_part(fl_gguf_writer *w, size_t first, uint64_t most, fl_err
     return FL_OK;
 }
 
+char *fl_gguf_part_name(const char *path, int i, int n)
+{
+    const size_t len = strlen(path);
+    const int stem = (int)(len > 5 && strcmp(path + len - 5, ".gguf") == 0 ? len - 5 : len);
+    char *name = NULL;
+    const int rc = n > 1 ? asprintf(&name, "%.*s-%05d-of-%05d.gguf", stem, path, i + 1, n)
+                         : asprintf(&name, "%s", path);
+    return rc < 0 ? NULL : name;
+}
+
 static fl_status name_parts(fl_gguf_writer *w, fl_err *err)
 {
-    const size_t n = strlen(w->path);
-    const int stem = (int)(n > 5 && strcmp(w->path + n - 5, ".gguf") == 0 ? n - 5 : n);
     for (int i = 0; i < w->n_parts; i++) {
         fl_gw_part *p = &w->part[i];
-        int rc = w->n_parts > 1 ? asprintf(&p->path, "%.*s-%05d-of-%05d.gguf", stem, w->path, i + 1,
-                                           w->n_parts)
-                                : asprintf(&p->path, "%s", w->path);
-        if (rc < 0) p->path = NULL;
-        if (rc >= 0) rc = asprintf(&p->tmp, "%s" FL_OUTFILE_PART, p->path);
-        if (rc < 0) {
-            p->tmp = NULL;
+        p->path = fl_gguf_part_name(w->path, i, w->n_parts);
+        if (p->path && asprintf(&p->tmp, "%s" FL_OUTFILE_PART, p->path) < 0) p->tmp = NULL;
+        if (!p->path || !p->tmp)
             return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for its parts", w->path);
-        }
     }
     return FL_OK;
 }
@@ -570,6 +573,7 @@ fl_status fl_gguf_writer_commit(fl_gguf_writer **pw, fl_err *err)
     FL_GO(fl_gw_check_stop(w, err));
     st = publish(w, err);
 out:
+    if (st == FL_E_CANCELED && w->kept) w->begun = false; /* the temporaries stay */
     fl_gguf_writer_discard(pw);
     return st;
 }

@@ -70,6 +70,8 @@ void fl_gguf_writer_keep(fl_gguf_writer *w);
  * keep. All are renamed at the very end, one after the other: a kill between two renames leaves
  * some under their names, and resume renames the rest. */
 void fl_gguf_writer_split(fl_gguf_writer *w, uint64_t most);
+/* Name of file i (from 0) of n of that kind, malloc'ed; NULL when memory is out. */
+char *fl_gguf_part_name(const char *path, int i, int n);
 /* begin, with what an earlier writer of the same identity left: hash[n] of its first n tensors.
  * They are read again; writing goes on behind the last of those that are as they were written. */
 FL_CHECKED fl_status fl_gguf_writer_resume(fl_gguf_writer *w, const uint64_t *hash, size_t n,
@@ -100,7 +102,8 @@ FL_CHECKED fl_status fl_gguf_writer_flush(fl_gguf_writer *w, fl_err *err);
 void fl_gguf_writer_stop_on(fl_gguf_writer *w, const volatile sig_atomic_t *stop);
 /* All tensors must be complete (assert). Flushes to the disk, re-reads the whole file past the page
  * cache where that can be, compares the tensor table and the XXH3 of header and tensors with what
- * was written, then renames. *w becomes NULL whatever the outcome. */
+ * was written, then renames. *w becomes NULL whatever the outcome; a failure removes the
+ * temporaries, but not FL_E_CANCELED those of a kept run. */
 FL_CHECKED fl_status fl_gguf_writer_commit(fl_gguf_writer **w, fl_err *err);
 void fl_gguf_writer_discard(fl_gguf_writer **w);
 

@@ -1,14 +1,10 @@
 #include "runtime/tools/conversion.h"
 
-#include <assert.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "quant/format.h"
-#include "quant/law.h"
-#include "quant/round.h"
 
 const char *const fl_conv_class_name[FL_CONV_CLASSES] = {
     "token embedding", "output",        "experts gate", "experts up",
@@ -257,115 +253,6 @@ void fl_conv_fini(fl_conv *c)
     *c = (fl_conv){0};
 }
 
-/* Source value head of output head n (grouped to tiled). */
-static int64_t source_head(const fl_conv_tensor *t, int64_t n)
-{
-    return (int64_t)t->n_r * (n % t->n_k) + n / t->n_k;
-}
-
-/* Source row of output row r, and how many rows from there on lie behind each other. */
-static int64_t source_row(const fl_conv_tensor *t, int64_t r, int64_t *run)
-{
-    switch (t->map) {
-    case FL_CONV_HEADS:
-        if (r < t->first) {
-            *run = t->first - r;
-            return r;
-        } else {
-            const int64_t head = (r - t->first) / t->unit, in = (r - t->first) % t->unit;
-            *run = t->unit - in;
-            return t->first + source_head(t, head) * t->unit + in;
-        }
-    case FL_CONV_HALF:
-        *run = t->unit - r % t->unit;
-        return (2 * (r / t->unit) + t->half) * t->unit + r % t->unit;
-    default: *run = t->rows_per_src - r % t->rows_per_src; return r % t->rows_per_src;
-    }
-}
-
-/* `head`: bytes of one head's columns in a row. */
-static void permute_cols(const fl_conv_tensor *t, void *row, void *copy, size_t head)
-{
-    const int64_t heads = t->cols / t->unit;
-    memcpy(copy, row, (size_t)heads * head);
-    for (int64_t n = 0; n < heads; n++)
-        memcpy((char *)row + (size_t)n * head, (char *)copy + (size_t)source_head(t, n) * head,
-               head);
-}
-
-static void apply_op(const fl_conv_tensor *t, float *v, int64_t n)
-{
-    if (t->op == FL_CONV_ADD_ONE)
-        for (int64_t i = 0; i < n; i++) v[i] += 1.0f;
-    if (t->op == FL_CONV_NEG_EXP)
-        for (int64_t i = 0; i < n; i++) v[i] = (float)-fl_law_exp64((double)v[i]);
-}
-
-static const fl_tensor *source_of(const fl_conv_tensor *t, int64_t row)
-{
-    return t->many ? t->many[3 * (row / t->rows_per_src)] : t->one;
-}
-
-/* The bytes of a run of output rows that lie behind each other in the source: *rows of them from
- * row r on, at most `most`. *from: the first one's row in the source. */
-static fl_status read_run(const fl_conv *c, const fl_conv_tensor *t, int64_t r, int64_t most,
-                          void *dst, int64_t *from, int64_t *rows, fl_err *err)
-{
-    const fl_tensor *src = source_of(t, r);
-    const uint64_t row_bytes = fl_type_row_bytes(src->type, (uint64_t)t->cols);
-    *from = source_row(t, r, rows);
-    if (*rows > most) *rows = most;
-    return fl_source_read(c->src, src, (uint64_t)*from * row_bytes, dst,
-                          (uint64_t)*rows * row_bytes, err);
-}
-
-static void apply_factors(const fl_conv_tensor *t, int64_t row0, int64_t n, float *v)
-{
-    const int64_t each = t->rows / t->n_factors;
-    for (int64_t r = 0; r < n; r++)
-        for (int64_t i = 0; i < t->cols; i++) v[r * t->cols + i] *= t->factor[(row0 + r) / each];
-}
-
-fl_status fl_conv_read(const fl_conv *c, const fl_conv_tensor *t, int64_t row0, int64_t n,
-                       float *dst, void *scratch, fl_err *err)
-{
-    assert(row0 >= 0 && n > 0 && row0 + n <= t->rows);
-    for (int64_t r = row0, run = 0, from = 0; r < row0 + n; r += run) {
-        const fl_tensor *src = source_of(t, r);
-        float *out = dst + (r - row0) * t->cols;
-        FL_TRY(read_run(c, t, r, row0 + n - r, scratch, &from, &run, err));
-        fl_type_get(src->type)->dequantize(scratch, out, run * t->cols);
-        const int64_t bad = fl_round_nonfinite(out, run * t->cols);
-        if (bad >= 0)
-            return FL_FAIL(err, FL_E_NAN, 0,
-                           "%s: row %lld, column %lld is %f: the weights are damaged", src->name,
-                           (long long)(from + bad / t->cols), (long long)(bad % t->cols),
-                           (double)out[bad]);
-    }
-    if (t->factor) apply_factors(t, row0, n, dst);
-    apply_op(t, dst, n * t->cols);
-    if (t->map == FL_CONV_HEAD_COLS)
-        for (int64_t r = 0; r < n; r++)
-            permute_cols(t, dst + r * t->cols, scratch, (size_t)t->unit * sizeof *dst);
-    return FL_OK;
-}
-
-fl_status fl_conv_read_bytes(const fl_conv *c, const fl_conv_tensor *t, int64_t row0, int64_t n,
-                             void *dst, void *scratch, fl_err *err)
-{
-    assert(t->copied && row0 >= 0 && n > 0 && row0 + n <= t->rows);
-    const uint64_t row_bytes = fl_type_row_bytes(t->type, (uint64_t)t->cols);
-    uint8_t *out = dst;
-    for (int64_t r = row0, run = 0, from = 0; r < row0 + n; r += run)
-        FL_TRY(read_run(c, t, r, row0 + n - r, out + (uint64_t)(r - row0) * row_bytes, &from, &run,
-                        err));
-    if (t->map == FL_CONV_HEAD_COLS)
-        for (int64_t r = 0; r < n; r++)
-            permute_cols(t, out + (uint64_t)r * row_bytes, scratch,
-                         (size_t)fl_type_row_bytes(t->type, (uint64_t)t->unit));
-    return FL_OK;
-}
-
 /* Whether whole rows (for ssm_out: whole blocks of a head's columns) can be taken as they are. */
 static bool can_copy(const fl_conv_tensor *t)
 {
@@ -379,7 +266,7 @@ fl_status fl_conv_settle(fl_conv *c, bool requantize, fl_err *err)
         fl_conv_tensor *t = &c->tensor[i];
         bool quantized = false, same = can_copy(t);
         for (int64_t r = 0; r < t->rows; r += t->rows_per_src) {
-            const fl_tensor *src = source_of(t, r);
+            const fl_tensor *src = fl_conv_source(t, r);
             const char *path = fl_source_paths(c->src)[src->file];
             const fl_type_info *ti = fl_type_get(src->type);
             if (!ti || !ti->readable || !fl_type_row_bytes(src->type, (uint64_t)t->cols))
@@ -396,15 +283,16 @@ fl_status fl_conv_settle(fl_conv *c, bool requantize, fl_err *err)
             return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
                            "%s: %s cannot be written as %s, only copied where it is that already "
                            "and its blocks can stay whole; give it another type",
-                           fl_source_paths(c->src)[source_of(t, 0)->file], t->name,
+                           fl_source_paths(c->src)[fl_conv_source(t, 0)->file], t->name,
                            fl_type_get(t->type)->name);
         if (t->again && !requantize)
             return FL_FAIL(err, FL_E_UNSUPPORTED, 0,
                            "%s: %s is quantized already (%s): quantizing twice loses quality; "
                            "start from the F32, F16 or BF16 weights, keep its type (--recipe "
                            "keep), or give --requantize",
-                           fl_source_paths(c->src)[source_of(t, 0)->file], source_of(t, 0)->name,
-                           fl_type_get(source_of(t, 0)->type)->name);
+                           fl_source_paths(c->src)[fl_conv_source(t, 0)->file],
+                           fl_conv_source(t, 0)->name,
+                           fl_type_get(fl_conv_source(t, 0)->type)->name);
     }
     return FL_OK;
 }

@@ -67,7 +67,7 @@ typedef struct fl_conv_tensor {
     int64_t n_factors;
 
     /* Known after fl_conv_settle: */
-    bool copied; /* the source's blocks are taken as they are (fl_conv_read_bytes) */
+    bool copied; /* the source's blocks are taken as they are (fl_conv_blocks) */
     bool again;  /* the source is quantized and its values are rounded a second time */
 } fl_conv_tensor;
 
@@ -100,8 +100,32 @@ void fl_conv_fini(fl_conv *c);
 FL_CHECKED fl_status fl_conv_read(const fl_conv *c, const fl_conv_tensor *t, int64_t row0,
                                   int64_t n, float *dst, void *scratch, fl_err *err);
 
+/* ---- the same from memory ---- */
+
+/* Where the bytes of a source tensor come from: *data holds until the next call. */
+typedef struct fl_conv_fetch {
+    void *ctx;
+    fl_status (*get)(void *ctx, const fl_tensor *src, uint64_t skip, uint64_t bytes,
+                     const void **data, fl_err *err);
+} fl_conv_fetch;
+
+/* What fl_conv_read gives. */
+FL_CHECKED fl_status fl_conv_values(const fl_conv *c, const fl_conv_tensor *t, int64_t row0,
+                                    int64_t n, const fl_conv_fetch *fetch, float *dst,
+                                    void *scratch, fl_err *err);
 /* The same rows of a tensor that is `copied`, as the source's blocks. `scratch`: room for a row. */
-FL_CHECKED fl_status fl_conv_read_bytes(const fl_conv *c, const fl_conv_tensor *t, int64_t row0,
-                                        int64_t n, void *dst, void *scratch, fl_err *err);
+FL_CHECKED fl_status fl_conv_blocks(const fl_conv_tensor *t, int64_t row0, int64_t n,
+                                    const fl_conv_fetch *fetch, void *dst, void *scratch,
+                                    fl_err *err);
+
+/* Output rows from `row` on, at most `most`, whose source rows lie behind each other. */
+typedef struct fl_conv_run {
+    const fl_tensor *src;
+    int64_t from, rows; /* rows of src */
+    uint64_t row_bytes;
+} fl_conv_run;
+fl_conv_run fl_conv_run_at(const fl_conv_tensor *t, int64_t row, int64_t most);
+/* The source tensor of an output row. */
+const fl_tensor *fl_conv_source(const fl_conv_tensor *t, int64_t row);
 
 #endif

@@ -1,20 +1,20 @@
 #include "runtime/tools/quantize.h"
 
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
-#include "runtime/base/pool.h"
-#include "runtime/model/gguf_write.h"
-#include "runtime/tools/conversion.h"
+#include "runtime/base/file.h"
+#include "runtime/base/hash.h"
 #include "runtime/tools/conversion_meta.h"
+#include "runtime/tools/guides.h"
+#include "runtime/tools/output.h"
+#include "runtime/tools/progress.h"
 #include "runtime/tools/setup.h"
+#include "runtime/tools/stream.h"
 #include "runtime/tools/types.h"
-
-enum { PIECE_VALUES = 1 << 20, TASK_VALUES = 1 << 14 };
 
 static volatile sig_atomic_t interrupted;
 static void on_signal(int sig)
@@ -50,124 +50,48 @@ static void restore_signals(const catcher *c)
     sigaction(SIGPIPE, &c->old_pipe, NULL);
 }
 
-/* Rounds rows of one piece; each task a run of whole rows, its error sums in its own place. */
-typedef struct rounder {
-    const float *x; /* NULL: `out` holds the source's blocks, and is only looked at */
-    uint8_t *out;
-    float *back; /* the written values again */
-    const fl_type_info *ti;
-    int64_t rows, cols, rows_per_task;
-    uint64_t row_bytes;
-    double *err2, *ref2; /* [tasks] */
-} rounder;
-
-static void round_task(void *arg, int task, int worker)
-{
-    (void)worker;
-    const rounder *r = arg;
-    const int64_t first = task * r->rows_per_task, left = r->rows - first;
-    const int64_t n = (left < r->rows_per_task ? left : r->rows_per_task) * r->cols;
-    const float *x = r->x ? r->x + first * r->cols : NULL;
-    float *back = r->back + first * r->cols;
-    uint8_t *out = r->out + (uint64_t)first * r->row_bytes;
-    double err2 = 0, ref2 = 0;
-    if (r->x) r->ti->quantize(x, out, n);
-    r->ti->dequantize(out, back, n);
-    for (int64_t i = 0; i < n; i++) {
-        const double want = (double)(x ? x[i] : back[i]), d = (double)back[i] - want;
-        err2 += d * d;
-        ref2 += want * want;
-    }
-    r->err2[task] = err2;
-    r->ref2[task] = ref2;
-}
-
 typedef struct run {
     fl_source *src;
     fl_index *ix;
     fl_conv conv;
-    fl_gguf_writer *w;
-    fl_pool *pool;
-    const char *out;
-    float *x, *back, *scratch;
-    uint8_t *bytes;
-    double *sums;
-    bool terminal;
-    char *notes; /* lines */
+    fl_gguf_writer *w; /* until out has it */
+    fl_output out;
+    char *target;      /* where OUT leads */
+    fl_guides *guides; /* or NULL */
+    char *notes;       /* lines */
+    fl_progress progress;
 } run;
 
-static int64_t piece_rows(const fl_conv_tensor *t)
+static fl_status tensor_done(void *ctx, int i, double relative, fl_err *err)
 {
-    const int64_t n = PIECE_VALUES / t->cols;
-    return n < 1 ? 1 : n < t->rows ? n : t->rows;
-}
-
-/* Buffers for the largest piece of any tensor. */
-static fl_status take_buffers(run *r, fl_err *err)
-{
-    int64_t values = 1, tasks = 1, row = 1;
-    for (int i = 0; i < r->conv.n; i++) {
-        const fl_conv_tensor *t = &r->conv.tensor[i];
-        const int64_t rows = piece_rows(t);
-        values = rows * t->cols > values ? rows * t->cols : values;
-        row = t->cols > row ? t->cols : row;
-        tasks = rows > tasks ? rows : tasks;
-    }
-    r->x = malloc((size_t)values * sizeof(float));
-    r->back = malloc((size_t)values * sizeof(float));
-    r->scratch = malloc((size_t)(values + row) * sizeof(float));
-    r->bytes = malloc((size_t)values * sizeof(float));
-    r->sums = malloc(2 * (size_t)tasks * sizeof(double));
-    if (!r->x || !r->back || !r->scratch || !r->bytes || !r->sums)
-        return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for pieces of %lld values", r->out,
-                       (long long)values);
-    return FL_OK;
-}
-
-static fl_status write_tensor(run *r, const fl_conv_tensor *t, double *relative, fl_err *err)
-{
-    double err2 = 0, ref2 = 0;
-    rounder k = {.x = t->copied ? NULL : r->x,
-                 .out = r->bytes,
-                 .back = r->back,
-                 .cols = t->cols,
-                 .err2 = r->sums};
-    k.ti = fl_type_get(t->type);
-    k.row_bytes = fl_type_row_bytes(t->type, (uint64_t)t->cols);
-    k.rows_per_task = TASK_VALUES / t->cols > 0 ? TASK_VALUES / t->cols : 1;
-    for (int64_t at = 0; at < t->rows; at += k.rows) {
-        k.rows = t->rows - at < piece_rows(t) ? t->rows - at : piece_rows(t);
-        if (interrupted)
-            return FL_FAIL(err, FL_E_CANCELED, 0, "%s: interrupted; nothing was changed", r->out);
-        FL_TRY(t->copied ? fl_conv_read_bytes(&r->conv, t, at, k.rows, r->bytes, r->scratch, err)
-                         : fl_conv_read(&r->conv, t, at, k.rows, r->x, r->scratch, err));
-        const int tasks = (int)((k.rows + k.rows_per_task - 1) / k.rows_per_task);
-        k.ref2 = k.err2 + tasks;
-        fl_pool_run(r->pool, round_task, &k, tasks);
-        for (int i = 0; i < tasks; i++) {
-            err2 += k.err2[i];
-            ref2 += k.ref2[i];
-        }
-        FL_TRY(fl_gguf_writer_write(r->w, r->bytes, (uint64_t)k.rows * k.row_bytes, err));
-    }
-    if (!isfinite(err2) && t->copied)
-        return FL_FAIL(err, FL_E_NAN, 0, "%s: values of %s are not finite: the weights are damaged",
-                       fl_source_paths(r->src)[0], t->name);
-    if (!isfinite(err2))
-        return FL_FAIL(err, FL_E_ARG, 0,
-                       "%s: values of %s do not fit %s (its range is 65504); take --type bf16",
-                       r->out, t->name, k.ti->name);
-    *relative = ref2 > 0 ? sqrt(err2 / ref2) : 0;
-    return FL_OK;
-}
-
-static void report(const run *r, int i, double relative)
-{
+    run *r = ctx;
     const fl_conv_tensor *t = &r->conv.tensor[i];
-    const fl_tensor *src = t->many ? t->many[0] : t->one;
-    fprintf(stderr, "%s[%3d/%d] %-32s %s -> %s%s, error %.2f %%%s", r->terminal ? "\r\033[K" : "",
-            i + 1, r->conv.n, t->name, fl_type_get(src->type)->name, fl_type_get(t->type)->name,
-            t->fallback ? " (row length)" : "", 100 * relative, r->terminal ? "" : "\n");
+    FL_TRY(fl_output_note(&r->out, (size_t)i, fl_conv_bytes(t, t->type), err));
+    if (r->progress.terminal) return FL_OK;
+    fprintf(stderr, "[%3d/%d] %-32s %s -> %s%s, ", i + 1, r->conv.n, t->name,
+            fl_type_get(fl_conv_source(t, 0)->type)->name, fl_type_get(t->type)->name,
+            t->fallback ? " (row length)" : "");
+    if (relative < 0)
+        fprintf(stderr, "copied\n");
+    else
+        fprintf(stderr, "error %.2f %%\n", 100 * relative);
+    return FL_OK;
+}
+
+static void tick(void *ctx, const fl_stream_state *s)
+{
+    run *r = ctx;
+    double spent;
+    char line[FL_PROGRESS_LINE];
+    if (!fl_progress_due(&r->progress, &spent)) return;
+    const double rate = (double)s->values / spent;
+    const int left = (int)((double)(s->values_total - s->values) / rate);
+    snprintf(line, sizeof line,
+             "%3.0f %%, %.1f M weights/s, reading %.0f MB/s, %d:%02d:%02d left, %s",
+             100.0 * (double)s->values / (double)s->values_total, rate * 1e-6,
+             (double)s->bytes_read / spent * 1e-6, left / 3600, left / 60 % 60, left % 60,
+             r->conv.tensor[s->tensor].name);
+    fl_progress_line(&r->progress, line);
 }
 
 static fl_status choose_arch(const run *r, const fl_options *o, const char **arch, fl_err *err)
@@ -185,20 +109,107 @@ static fl_status prepare(run *r, const fl_options *o, fl_err *err)
     const char *arch;
     fl_wiring asked;
     FL_TRY(fl_source_open(&r->src, o->args[0], err));
-    FL_TRY(fl_setup_check_output(r->src, r->out, err));
+    FL_TRY(fl_outfile_check(o->args[1], err));
+    FL_TRY(fl_setup_check_output(r->src, o->args[1], err));
+    FL_TRY(fl_file_target(o->args[1], &r->target, err));
     FL_TRY(fl_setup_asked(o, &asked, err));
     FL_TRY(fl_index_build_known(&r->ix, r->src, &asked, NULL, err));
     FL_TRY(choose_arch(r, o, &arch, err));
     FL_TRY(fl_conv_plan(&r->conv, r->ix, strcmp(arch, "clover_moe") == 0, err));
     FL_TRY(fl_types_choose(&r->conv, r->ix, o, &r->notes, err));
-    FL_TRY(fl_gguf_writer_create(&r->w, r->out, 0, err));
+    if (o->importance) FL_TRY(fl_guides_open(&r->guides, o->importance, &r->conv, err));
+    FL_TRY(fl_gguf_writer_create(&r->w, r->target, 0, err));
     FL_TRY(fl_conv_metadata(r->w, r->ix, arch, fl_conv_main_type(&r->conv), err));
     for (int i = 0; i < r->conv.n; i++) {
         const fl_conv_tensor *t = &r->conv.tensor[i];
         FL_TRY(fl_gguf_add_tensor(r->w, t->name, t->type, t->n_dims, t->ne, err));
     }
-    FL_TRY(take_buffers(r, err));
-    return fl_pool_create(&r->pool, o->threads, err);
+    fl_gguf_writer_keep(r->w);
+    fl_gguf_writer_split(r->w, o->split_size);
+    return fl_gguf_writer_layout(r->w, err);
+}
+
+/* No file that is read may be one that is written, under whatever name. */
+static fl_status check_parts(const run *r, fl_err *err)
+{
+    for (int i = 0; i < fl_gguf_writer_parts(r->w); i++) {
+        const char *part = fl_gguf_writer_part(r->w, i);
+        char *tmp = NULL;
+        if (asprintf(&tmp, "%s" FL_OUTFILE_PART, part) < 0)
+            return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for its name", part);
+        fl_status st = fl_outfile_check(part, err);
+        if (st == FL_OK) st = fl_setup_check_output(r->src, part, err);
+        if (st == FL_OK) st = fl_setup_check_output(r->src, tmp, err);
+        free(tmp);
+        if (st != FL_OK) return st;
+    }
+    return FL_OK;
+}
+
+/* Tells a file from another, and from itself once it was changed. */
+static uint64_t stat_identity(const struct stat *sb, uint64_t seed)
+{
+    const int64_t facts[3] = {sb->st_size, sb->st_mtim.tv_sec, sb->st_mtim.tv_nsec};
+    return fl_hash64_seeded(facts, sizeof facts, seed);
+}
+
+static uint64_t source_identity(const fl_source *src)
+{
+    uint64_t id = (uint64_t)fl_source_n_files(src);
+    for (int i = 0; i < fl_source_n_files(src); i++) {
+        struct stat sb = {0};
+        (void)fstat(fl_source_fd(src, i), &sb); /* all zero is an identity too */
+        id = stat_identity(&sb, id);
+    }
+    return id;
+}
+
+/* The same for a file that is named; 0 without one. */
+static uint64_t file_identity(const char *path)
+{
+    struct stat sb;
+    return path && stat(path, &sb) == 0 ? stat_identity(&sb, 1) : 0;
+}
+
+static fl_status open_output(run *r, const fl_options *o, fl_err *err)
+{
+    const uint64_t parts[2] = {fl_gguf_writer_identity(r->w), file_identity(o->importance)};
+    const fl_output_plan p = {
+        .target = r->target,
+        .resume = o->resume,
+        .options = fl_hash64_seeded(parts, sizeof parts, fl_hash64(fl_version, strlen(fl_version))),
+        .source = source_identity(r->src),
+        .n_tensors = (size_t)r->conv.n};
+    FL_TRY(fl_output_open(&r->out, &r->w, &p, err));
+    if (o->resume && r->out.resumed == 0)
+        fprintf(stderr, "note: %s: nothing to go on with, it is begun anew\n", o->args[1]);
+    if (r->out.resumed > 0)
+        fprintf(stderr, "note: %s: %zu of %d tensors are there already\n", o->args[1],
+                r->out.resumed, r->conv.n);
+    return FL_OK;
+}
+
+static fl_status write_output(run *r, const fl_options *o, fl_err *err)
+{
+    fl_stream_guides from = {0};
+    if (r->guides) from = fl_guides_stream(r->guides);
+    const fl_stream_job job = {.conv = &r->conv,
+                               .writer = r->out.w,
+                               .guides = r->guides ? &from : NULL,
+                               .threads = o->threads,
+                               .io = o->io,
+                               .stop = &interrupted,
+                               .ctx = r,
+                               .done = tensor_done,
+                               .tick = tick};
+    fl_gguf_writer_stop_on(r->out.w, &interrupted);
+    fl_progress_start(&r->progress);
+    FL_TRY(fl_stream_run(&job, err));
+    if (r->progress.terminal) {
+        fl_progress_line(&r->progress, "reading it again");
+        r->progress.shown = true;
+    }
+    return fl_output_commit(&r->out, err);
 }
 
 static void say_notes(run *r)
@@ -214,42 +225,45 @@ static void say_notes(run *r)
 
 fl_status fl_tool_quantize(const fl_options *o, fl_err *err)
 {
-    run r = {.out = o->args[1], .terminal = isatty(STDERR_FILENO)};
+    run r = {0};
+    fl_err why = {0};
     catcher c;
-    char size[32];
+    char size[32], files[32] = "";
     fl_status st;
     catch_signals(&c);
     FL_GO(prepare(&r, o, err));
     const uint64_t bytes = fl_gguf_writer_bytes(r.w);
+    const int n_files = fl_gguf_writer_parts(r.w);
     say_notes(&r);
     if (o->dry_run) {
         st = fl_types_report(&r.conv, bytes, o->json, err);
         goto out;
     }
-    FL_GO(fl_gguf_writer_begin(r.w, err));
-    fl_gguf_writer_stop_on(r.w, &interrupted);
-    for (int i = 0; i < r.conv.n; i++) {
-        double relative = 0;
-        FL_GO(write_tensor(&r, &r.conv.tensor[i], &relative, err));
-        report(&r, i, relative);
+    FL_GO(check_parts(&r, err));
+    FL_GO(open_output(&r, o, err));
+    st = write_output(&r, o, &why);
+    fl_progress_end(&r.progress);
+    if (st == FL_E_CANCELED) {
+        st = fl_output_interrupted(&r.out, err);
+        goto out;
     }
-    if (r.terminal) fprintf(stderr, "\r\033[Kreading it again");
-    FL_GO(fl_gguf_writer_commit(&r.w, err));
-    fprintf(stderr, "%s%s: %d tensors, %s, verified\n", r.terminal ? "\r\033[K" : "", r.out,
-            r.conv.n, fl_size_format(size, bytes));
+    if (st != FL_OK) {
+        st = FL_FAIL(err, st, why.sys, "%s", why.msg);
+        goto out;
+    }
+    if (r.guides) fprintf(stderr, "%s\n", fl_guides_summary(r.guides, (char[256]){0}));
+    if (n_files > 1) snprintf(files, sizeof files, " in %d files", n_files);
+    fprintf(stderr, "%s: %d tensors, %s%s, verified\n", o->args[1], r.conv.n,
+            fl_size_format(size, bytes), files);
 out:
-    if (st != FL_OK && r.terminal) fprintf(stderr, "\r\033[K");
     restore_signals(&c);
+    fl_output_close(&r.out);
     fl_gguf_writer_discard(&r.w);
-    fl_pool_destroy(&r.pool);
+    fl_guides_close(&r.guides);
     fl_conv_fini(&r.conv);
     fl_index_free(&r.ix);
     fl_source_close(&r.src);
-    free(r.x);
-    free(r.back);
-    free(r.scratch);
-    free(r.bytes);
-    free(r.sums);
+    free(r.target);
     free(r.notes);
     return st;
 }

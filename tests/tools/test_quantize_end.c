@@ -74,13 +74,13 @@ static void a_killed_run_leaves_the_old_file(void **state)
     const int rc = stopped_half_way(&f, SIGKILL, false);
     assert_true(WIFSIGNALED(rc) && WTERMSIG(rc) == SIGKILL);
     check_old(f.out);
-    assert_int_equal(fl_tmp_count(f.dir), 3); /* and the temporary of the killed one */
+    assert_int_equal(fl_tmp_count(f.dir), 4); /* and what the killed one left to go on with */
     ASSERT_OK(fl_quantize(f.gguf, f.out, "q8_0", NULL, &err));
     assert_int_equal(fl_tmp_count(f.dir), 2);
     fl_workplace_remove(&f);
 }
 
-static void an_interrupted_run_cleans_up(void **state)
+static void an_interrupted_run_keeps_what_it_has(void **state)
 {
     (void)state;
     static const int sigs[] = {SIGINT, SIGTERM, SIGHUP};
@@ -93,8 +93,11 @@ static void an_interrupted_run_cleans_up(void **state)
         assert_true(WIFEXITED(rc));
         assert_int_equal(WEXITSTATUS(rc), 42);
         check_old(f.out);
-        assert_int_equal(fl_tmp_count(f.dir), 2);
+        assert_int_equal(fl_tmp_count(f.dir), 4);
     }
+    ASSERT_OK(fl_quantize_with(f.gguf, f.out, "--type q8_0 --resume", &err));
+    fl_compare_files(f.gguf, f.out, 0.008, true);
+    assert_int_equal(fl_tmp_count(f.dir), 2);
     fl_workplace_remove(&f);
 }
 
@@ -219,7 +222,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_run_leaves_the_old_file),
-        cmocka_unit_test(an_interrupted_run_cleans_up),
+        cmocka_unit_test(an_interrupted_run_keeps_what_it_has),
         cmocka_unit_test(an_ignored_signal_stays_ignored),
         cmocka_unit_test(a_reader_of_stderr_may_leave),
         cmocka_unit_test(a_full_disk_leaves_nothing),
