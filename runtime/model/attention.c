@@ -141,6 +141,7 @@ fl_status fl_attention_forward(const fl_pass *p, int layer, fl_err *err)
     const fl_linear_job proj[] = {{&w->q, b->attn.qg, w->q.rows},
                                   {&w->k, b->attn.k, w->k.rows},
                                   {&w->v, b->attn.v, w->v.rows}};
+    fl_observe(p->see, FL_SITE_MIXER_IN, -1, &in);
     if (!fl_rows_prepare(p->exec, &in, b->act, proj, 3))
         return fl_pass_nan(layer, "attention input", err);
     fl_linear_run(p->exec, proj, 3, &in);
@@ -151,6 +152,7 @@ fl_status fl_attention_forward(const fl_pass *p, int layer, fl_err *err)
     const int64_t cols = (int64_t)hp->n_head * hp->head_dim;
     fl_rows mid = {.x = b->attn.out, .ld = cols, .cols = cols, .n = p->n_rows};
     const fl_linear_job out = {&w->o, b->y, hp->d_model};
+    fl_observe(p->see, FL_SITE_MIXER_OUT, -1, &mid);
     if (!fl_rows_prepare(p->exec, &mid, b->act, &out, 1))
         return fl_pass_nan(layer, "attention output", err);
     fl_linear_run(p->exec, &out, 1, &mid);

@@ -301,6 +301,12 @@ fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err)
                                   {&w->bwd_alpha, b->gdn.bwd_alpha, nv},
                                   {&w->bwd_beta, b->gdn.bwd_beta, nv}};
     const int n_proj = r.bidir ? 6 : 4;
+    const fl_rows block = {.x = b->xn + p->n_write * hp->d_model,
+                           .ld = hp->d_model,
+                           .cols = hp->d_model,
+                           .n = r.bidir ? p->n_rows - p->n_write : 0};
+    fl_observe(p->see, FL_SITE_MIXER_IN, -1, &in);
+    fl_observe(p->see, FL_SITE_BLOCK_IN, -1, &block);
     if (!fl_rows_prepare(p->exec, &in, b->act, proj, n_proj))
         return fl_pass_nan(layer, "GDN input", err);
     fl_linear_run(p->exec, proj, n_proj, &in);
@@ -312,6 +318,7 @@ fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err)
 
     fl_rows mid = {.x = b->gdn.o, .ld = v_dim, .cols = v_dim, .n = p->n_rows};
     const fl_linear_job out = {&w->out, b->y, hp->d_model};
+    fl_observe(p->see, FL_SITE_MIXER_OUT, -1, &mid);
     if (!fl_rows_prepare(p->exec, &mid, b->act, &out, 1))
         return fl_pass_nan(layer, "GDN output", err);
     fl_linear_run(p->exec, &out, 1, &mid);

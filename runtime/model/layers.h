@@ -4,6 +4,7 @@
 #include "offload/store.h"
 #include "runtime/model/buffers.h"
 #include "runtime/model/linear.h"
+#include "runtime/model/observe.h"
 #include "runtime/model/state.h"
 #include "runtime/model/weights.h"
 
@@ -30,6 +31,7 @@ typedef struct fl_pass {
      * state->n + n_write */
     const fl_state_copy *copy;
     int n_copies;
+    const fl_observer *see; /* shown the inputs of products; or NULL */
 } fl_pass;
 
 /* Angles of the rows' positions: computed in double, cosine and sine rounded to float. */
@@ -53,6 +55,13 @@ void fl_gdn_promote(const fl_pass *p, int layer);
  * the rows as they stand, and has the store start reading those that are absent. Nothing but
  * time depends on it. Uses xn, act and the routing buffers. */
 void fl_moe_hint(const fl_pass *p, int layer);
+/* The router alone, on xn: leaves each row's experts and weights in buf->route. */
+FL_CHECKED fl_status fl_moe_route(const fl_pass *p, int layer, fl_err *err);
+/* The shared expert alone, on xn: leaves its rows in buf->moe.shared_y, their gates' logits in
+ * shared_gate. */
+FL_CHECKED fl_status fl_moe_shared(const fl_pass *p, int layer, fl_err *err);
+/* y += the gated row of the shared expert: the last addend of a row's experts. */
+void fl_moe_add_shared(const fl_pass *p, int row, float *y);
 /* Also forwards the store's failures; no lease is held afterwards. */
 FL_CHECKED fl_status fl_moe_forward(const fl_pass *p, int layer, fl_err *err);
 

@@ -122,6 +122,17 @@ static fl_status route(const fl_pass *p, int layer, fl_err *err)
     return FL_OK;
 }
 
+fl_status fl_moe_route(const fl_pass *p, int layer, fl_err *err)
+{
+    const fl_hparams *hp = p->hp;
+    fl_rows in = {.x = p->buf->xn, .ld = hp->d_model, .cols = hp->d_model, .n = p->n_rows};
+    const fl_linear_job job = {&p->weights->layer[layer].router, p->buf->moe.logits, hp->n_expert};
+    if (!fl_rows_prepare(p->exec, &in, p->buf->act, &job, 1))
+        return fl_pass_nan(layer, "MoE input", err);
+    fl_linear_run(p->exec, &job, 1, &in);
+    return route(p, layer, err);
+}
+
 /* ---- union ---- */
 
 /* Lists the experts that some row chose, those present in device memory first, each group by
@@ -381,6 +392,7 @@ static fl_status run_shared(const fl_pass *p, int layer, fl_err *err)
     /* Quantized whatever the shared expert needs: routed experts of other types may read it. */
     const bool law = !p->exec->act_f32 && hp->d_model % 256 == 0;
     if (law && !fl_rows_quantize(p->exec, &in, b->act)) return fl_pass_nan(layer, "MoE input", err);
+    fl_observe(p->see, FL_SITE_FFN_IN, -1, &in);
     fl_linear_run(p->exec, jobs, 4, &in);
     fl_pool_run(p->exec->pool, shared_silu_task, (void *)p, p->n_rows);
     return FL_OK;
@@ -394,10 +406,25 @@ static fl_status run_shared_down(const fl_pass *p, int layer, fl_err *err)
         .x = b->moe.shared_g, .ld = hp->d_ff_shared, .cols = hp->d_ff_shared, .n = p->n_rows};
     const fl_linear_job down = {&p->weights->layer[layer].shared_down, b->moe.shared_y,
                                 hp->d_model};
+    fl_observe(p->see, FL_SITE_SHARED_MID, -1, &in);
     if (!fl_rows_prepare(p->exec, &in, b->act, &down, 1))
         return fl_pass_nan(layer, "shared expert", err);
     fl_linear_run(p->exec, &down, 1, &in);
     return FL_OK;
+}
+
+fl_status fl_moe_shared(const fl_pass *p, int layer, fl_err *err)
+{
+    FL_TRY(run_shared(p, layer, err));
+    return run_shared_down(p, layer, err);
+}
+
+void fl_moe_add_shared(const fl_pass *p, int row, float *y)
+{
+    const int64_t d = p->hp->d_model;
+    /* x - x: the sigmoid would hide an infinity. */
+    const float x = p->buf->moe.shared_gate[row], gate = fl_law_sigmoid(x) + (x - x);
+    p->exec->k.axpy(gate, p->buf->moe.shared_y + row * d, d, y);
 }
 
 /* x += the row's experts by falling probability, the shared expert last: one fma chain from 0. */
@@ -413,9 +440,7 @@ static void combine_task(void *arg, int t, int worker)
     memset(y, 0, (size_t)d * sizeof(float));
     for (int i = t * k; i < (t + 1) * k; i++)
         kern->axpy(b->route.weight[i], b->moe.pair_y + b->route.pair[i] * d, d, y);
-    /* x - x: the sigmoid would hide an infinity. */
-    const float x = b->moe.shared_gate[t], gate = fl_law_sigmoid(x) + (x - x);
-    kern->axpy(gate, b->moe.shared_y + t * d, d, y);
+    fl_moe_add_shared(p, t, y);
 }
 
 fl_status fl_moe_forward(const fl_pass *p, int layer, fl_err *err)

@@ -246,6 +246,37 @@ fl_status fl_weights_load(fl_weights *out, const fl_index *ix, fl_device *dev, f
     return w.st;
 }
 
+/* One layer, or behind the last the final norm. */
+static void walk_one(walk *w, int layer, fl_weights *out)
+{
+    fl_layer_weights none;
+    if (layer < w->ix->hp.n_layer)
+        walk_layer(w, &w->ix->layer[layer], out->layer ? &out->layer[layer] : &none);
+    else
+        out->output_norm = place_vec(w, &w->ix->output_norm, VEC_NORM);
+}
+
+uint64_t fl_weights_layer_bytes(const fl_index *ix, int layer)
+{
+    walk w = {.ix = ix};
+    fl_weights none = {0};
+    walk_one(&w, layer, &none);
+    return w.arena.used;
+}
+
+fl_status fl_weights_load_layer(fl_weights *out, const fl_index *ix, fl_device *dev, fl_io *io,
+                                int layer, void *memory, fl_err *err)
+{
+    walk w = {
+        .ix = ix, .err = err, .arena = {.base = memory, .size = fl_weights_layer_bytes(ix, layer)}};
+    if (!out->layer) out->layer = calloc((size_t)ix->hp.n_layer + 1, sizeof(*out->layer));
+    if (!out->layer) return FL_FAIL(err, FL_E_NOMEM, 0, "loading: out of memory");
+    w.st = fl_upload_open(&w.up, dev, io, report, &w, err);
+    if (w.st == FL_OK) walk_one(&w, layer, out);
+    fl_upload_close(&w.up);
+    return w.st;
+}
+
 void fl_weights_free(fl_weights *w)
 {
     free(w->layer);

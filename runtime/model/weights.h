@@ -56,6 +56,12 @@ FL_CHECKED fl_status fl_weights_load(fl_weights *w, const fl_index *ix, fl_devic
                                      void *memory, void *mtp_memory,
                                      void (*progress)(void *arg, uint64_t done, uint64_t total),
                                      void *progress_arg, fl_err *err);
+/* One layer's dense weights alone, for passes that go layer by layer: fills w->layer[layer], the
+ * others are left as they are; layer n_layer stands for the final norm. *w is zero the first time,
+ * and freed as usual. `memory` holds fl_weights_layer_bytes(ix, layer). */
+uint64_t fl_weights_layer_bytes(const fl_index *ix, int layer);
+FL_CHECKED fl_status fl_weights_load_layer(fl_weights *w, const fl_index *ix, fl_device *dev,
+                                           fl_io *io, int layer, void *memory, fl_err *err);
 void fl_weights_free(fl_weights *w); /* host-side tables; the memory is the caller's */
 
 /* Types and scales of one routed expert's matrices: 0 gate, 1 up, 2 down. */
