@@ -23,7 +23,8 @@ enum {
     C_QUANTIZE = 1 << 4,
     C_CALIBRATE = 1 << 5,
     C_PATCH = 1 << 6,
-    C_PROBE = 1 << 7
+    C_PROBE = 1 << 7,
+    C_IMPORTANCE = 1 << 8
 };
 
 typedef struct command {
@@ -50,6 +51,9 @@ static const command commands[] = {
      "write a GGUF file that other programs read, its weights copied as they are"},
     {"probe", C_PROBE, 1, 1, "probe MODEL [--json] [--map FILE] [options]",
      "measure how a model is wired and whether its block mode is earned; remembered"},
+    {"importance", C_IMPORTANCE, 1, 4096,
+     "importance MODEL TEXT... -o FILE [options] | --merge FILE... -o FILE",
+     "measure the inputs of a model's matrices over text, for quantize"},
 };
 
 static const command *find_command(const char *name)
@@ -87,7 +91,7 @@ typedef struct option_row {
 
 #define AT(field) offsetof(fl_options, field)
 #define C_MODEL (C_RUN | C_LOGITS | C_CALIBRATE | C_PROBE)
-#define C_ALL (C_MODEL | C_PLAN | C_INSPECT | C_QUANTIZE | C_PATCH)
+#define C_ALL (C_MODEL | C_PLAN | C_INSPECT | C_QUANTIZE | C_PATCH | C_IMPORTANCE)
 
 static const option_row rows[] = {
     {"prompt", 'p', K_TEXT, C_RUN, AT(prompt), 0, 0, NULL, "TEXT", "the user's message"},
@@ -132,7 +136,7 @@ static const option_row rows[] = {
     {"seed", 0, K_SEED, C_RUN, AT(seed), 0, 0, NULL, "N", "seed of the sampler (default 0)"},
     {"threshold", 0, K_SHARE, C_RUN, AT(threshold), 0, 1, NULL, "X",
      "block mode: confidence that commits a token; default: the file's, else 0.95"},
-    {"block-mode", 0, K_CHOICE, C_RUN | C_LOGITS | C_CALIBRATE, AT(block_mode), 0, 0,
+    {"block-mode", 0, K_CHOICE, C_RUN | C_LOGITS | C_CALIBRATE | C_IMPORTANCE, AT(block_mode), 0, 0,
      "causal|blockend|mixed|bidir", "M",
      "how GDN layers work inside a block; default: as the file says"},
     {"vram", 0, K_SIZE, C_MODEL | C_PLAN, AT(vram), 0, 0, NULL, "SIZE",
@@ -145,30 +149,38 @@ static const option_row rows[] = {
      "type of the KV cache"},
     {"device", 0, K_CHOICE, C_MODEL | C_PLAN, AT(device), 0, 0, "host|cuda", "NAME",
      "where to compute (default host)"},
-    {"threads", 0, K_INT, C_MODEL | C_PLAN | C_QUANTIZE, AT(threads), 1, 256, NULL, "N",
-     "CPU threads; default: physical cores"},
-    {"cpu", 0, K_CHOICE, C_MODEL | C_PLAN, AT(cpu), 0, 0, "reference|avx2", "TIER",
+    {"threads", 0, K_INT, C_MODEL | C_PLAN | C_QUANTIZE | C_IMPORTANCE, AT(threads), 1, 256, NULL,
+     "N", "CPU threads; default: physical cores"},
+    {"cpu", 0, K_CHOICE, C_MODEL | C_PLAN | C_IMPORTANCE, AT(cpu), 0, 0, "reference|avx2", "TIER",
      "best instruction tier to use"},
     {"chunk", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN, AT(chunk), 1, 8192, NULL, "N",
      "rows per prefill pass (default 512); the text does not depend on it"},
-    {"act", 0, K_CHOICE, C_MODEL | C_PLAN, AT(act), 0, 0, "law|f32", "KIND",
+    {"act", 0, K_CHOICE, C_MODEL | C_PLAN | C_IMPORTANCE, AT(act), 0, 0, "law|f32", "KIND",
      "law: the numeric law; f32: float activations, for comparisons"},
-    {"io", 0, K_CHOICE, C_MODEL | C_QUANTIZE, AT(io), 0, 0, "uring|pread|fake", "BACKEND",
+    {"io", 0, K_CHOICE, C_MODEL | C_QUANTIZE | C_IMPORTANCE, AT(io), 0, 0, "uring|pread|fake",
+     "BACKEND",
      "how weights are read; default: the best that works; fake: one read at a time, for tests"},
     {"stats", 0, K_FLAG, C_RUN, AT(stats), 0, 0, NULL, NULL, "statistics on stderr"},
     {"v-heads", 0, K_CHOICE, C_ALL, AT(v_heads), 0, 0, "grouped|tiled", "V",
      "how a GGUF file orders the value heads of GDN layers; default: as it says"},
     {"map", 0, K_TEXT, C_ALL, AT(map), 0, 0, NULL, "FILE",
      "lines of ROLE NAME: which tensor plays which role, * for the layer's number"},
-    {"json", 0, K_FLAG, C_RUN | C_PLAN | C_INSPECT | C_CALIBRATE | C_PROBE | C_QUANTIZE, AT(json),
-     0, 0, NULL, NULL, "one JSON object on stdout"},
+    {"json", 0, K_FLAG,
+     C_RUN | C_PLAN | C_INSPECT | C_CALIBRATE | C_PROBE | C_QUANTIZE | C_IMPORTANCE, AT(json), 0, 0,
+     NULL, NULL, "one JSON object on stdout"},
+    {"ctx", 0, K_INT, C_IMPORTANCE, AT(ctx), 2, 131072, NULL, "N",
+     "tokens of a window, which is a sequence of its own (default 512)"},
+    {"tokens", 0, K_INT, C_IMPORTANCE, AT(tokens), 1, 1e9, NULL, "N",
+     "take the first N tokens of the text; default: all"},
+    {"merge", 0, K_FLAG, C_IMPORTANCE, AT(merge), 0, 0, NULL, NULL,
+     "make one file of several that were measured on the same model"},
     {"ids", 0, K_TEXT, C_LOGITS, AT(ids), 0, 0, NULL, "1,2,3", "token ids"},
     {"text", 0, K_TEXT, C_LOGITS, AT(text), 0, 0, NULL, "TEXT", "text to tokenize"},
     {"all", 0, K_FLAG, C_LOGITS, AT(all), 0, 0, NULL, NULL,
      "every row, not only the last (--denoise gives every row of the block)"},
     {"denoise", 0, K_TEXT, C_LOGITS, AT(denoise), 0, 0, NULL, "MASKS",
      "positions to mask, as 40-47,50: logits of the block pass"},
-    {"out", 'o', K_TEXT, C_LOGITS, AT(out), 0, 0, NULL, "FILE", "output file"},
+    {"out", 'o', K_TEXT, C_LOGITS | C_IMPORTANCE, AT(out), 0, 0, NULL, "FILE", "output file"},
     {"arch", 0, K_CHOICE, C_QUANTIZE, AT(arch), 0, 0, "clover_moe|qwen35moe", "ARCH",
      "architecture to write; qwen35moe drops the bidirectional tensors"},
     {"type", 0, K_CHOICE, C_QUANTIZE, AT(type), 0, 0,
@@ -400,6 +412,15 @@ static fl_status refuse(const command *c, char **av, int at, int got, fl_err *er
     return unknown_option(c, av, last, err);
 }
 
+static fl_status check_importance(const fl_options *o, fl_err *err)
+{
+    if (!o->out) return FL_FAIL(err, FL_E_ARG, 0, "importance: where to? Give -o FILE");
+    if (!o->merge && o->n_args < 2)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "importance: over which text? Give text files behind the model");
+    return FL_OK;
+}
+
 /* Options that exclude or need each other. */
 static fl_status check_together(const fl_options *o, const command *c, fl_err *err)
 {
@@ -413,6 +434,7 @@ static fl_status check_together(const fl_options *o, const command *c, fl_err *e
         return FL_FAIL(err, FL_E_ARG, 0, "--session keeps a chat: leave --raw out");
     if (c->bit == C_QUANTIZE && o->json && !o->dry_run)
         return FL_FAIL(err, FL_E_ARG, 0, "--json: quantize has an object with --dry-run alone");
+    if (c->bit == C_IMPORTANCE) return check_importance(o, err);
     if (c->bit != C_LOGITS) return FL_OK;
     if ((o->ids != NULL) == (o->text != NULL))
         return FL_FAIL(err, FL_E_ARG, 0, "logits: give either --ids 1,2,3 or --text TEXT");

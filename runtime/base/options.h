@@ -66,6 +66,10 @@ typedef struct fl_options {
     const char *v_heads; /* --v-heads grouped|tiled */
     const char *map;     /* --map FILE */
 
+    /* importance */
+    int64_t tokens; /* --tokens, 0 not given */
+    bool merge;     /* --merge */
+
     /* quantize */
     const char *arch;       /* --arch clover_moe|qwen35moe */
     const char *type;       /* --type q4_k|q5_k|...: type of the large matrices, default q4_k */

@@ -346,3 +346,31 @@ fl_status fl_importance_get(const fl_importance *im, const char *name, int64_t c
     free(r.other);
     return st;
 }
+
+/* ---- rows of a layer's experts ---- */
+
+fl_status fl_importance_experts(const fl_importance *im, int layer, int64_t *n, float **rows,
+                                double *enough, fl_err *err)
+{
+    const fl_tensor *t = find_part(im, FL_SITE_EXPERT_MID, layer, "rows");
+    const fl_tensor *diag = find_part(im, FL_SITE_EXPERT_MID, layer, "diag");
+    const fl_tensor *all = find_part(im, FL_SITE_EXPERT_MID, layer, "all");
+    *n = 0;
+    *rows = NULL;
+    if (!t || !diag || !all) return FL_OK;
+    const int64_t cols = diag->ne[0], count = fl_triangle(cols);
+    float *p = malloc((size_t)count * sizeof *p);
+    float *r = malloc((size_t)t->ne[0] * sizeof *r);
+    fl_status st;
+    if (!p || !r) FL_GO(FL_FAIL(err, FL_E_NOMEM, 0, "%s: out of memory", im->path));
+    FL_GO(read_checked(im, all, 0, count, false, p, err));
+    FL_GO(read_checked(im, t, 0, t->ne[0], true, r, err));
+    *enough = fmax(DIAG_PRIOR_ROWS, effective_rank(p, cols));
+    *n = t->ne[0];
+    *rows = r;
+    r = NULL;
+out:
+    free(p);
+    free(r);
+    return st;
+}

@@ -16,7 +16,8 @@
  *   blk.N.shared_mid  ffn_down_shexp
  *   blk.N.expert_mid  ffn_down_exps
  *   head_in           output; token_embd where it is the output as well (key ...tied)
- * A site S has S.rows [E or 1], how many rows went in; S.diag [C, E or 1], the mean of x_i^2;
+ * A site S has S.rows [E or 1], how many rows went in; S.odd [2], how many of them were all zeros
+ * and how many were left out as not finite; S.diag [C, E or 1], the mean of x_i^2;
  * S.full [C (C + 1) / 2, E or 1] (not expert_in), the mean of x_i x_j for j <= i, row i behind row
  * i - 1; and expert_mid.all [C (C + 1) / 2], the mean over all rows of all experts.
  * Columns are in the order of the GGUF that quantize writes, whatever was measured. */
@@ -51,6 +52,12 @@ typedef struct fl_importance_found {
 FL_CHECKED fl_status fl_importance_get(const fl_importance *im, const char *name, int64_t cols,
                                        int expert, float *diag, float *full,
                                        fl_importance_found *found, fl_err *err);
+
+/* How many rows each expert of a layer saw itself, *rows [*n] (malloc'ed); below *enough of them
+ * its layer counts for more in one of its matrices. *n is 0 where our file has no such layer, and
+ * for an imatrix. */
+FL_CHECKED fl_status fl_importance_experts(const fl_importance *im, int layer, int64_t *n,
+                                           float **rows, double *enough, fl_err *err);
 
 /* Of the whole file. Strings live as long as *im. */
 typedef struct fl_importance_info {

@@ -1,24 +1,9 @@
 #ifndef FL_TOOLS_IMPORTANCE_SITES_H
 #define FL_TOOLS_IMPORTANCE_SITES_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "runtime/model/observe.h"
 
-#include "runtime/base/status.h"
-
-/* The sites of an importance file (importance_file.h): where rows are looked at on their way into
- * the matrices that share them. */
-typedef enum fl_site {
-    FL_SITE_MIXER_IN,
-    FL_SITE_BLOCK_IN,
-    FL_SITE_MIXER_OUT,
-    FL_SITE_FFN_IN,
-    FL_SITE_EXPERT_IN,
-    FL_SITE_SHARED_MID,
-    FL_SITE_EXPERT_MID,
-    FL_SITE_HEAD_IN,
-    FL_N_SITES
-} fl_site;
+/* Names of an importance file (importance_file.h). */
 
 #define FL_IMPORTANCE_ARCH "fourleaf_importance"
 #define FL_IMPORTANCE_KEY(name) FL_IMPORTANCE_ARCH "." name
