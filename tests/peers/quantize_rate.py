@@ -13,60 +13,14 @@ half's), 1.3 times the rival's rate.
 import argparse
 import os
 import statistics
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import gguf_file
+from measured_run import Run
 
 FOURLEAF = os.environ.get("FOURLEAF", "build/fourleaf")
 WANT_PEAK, WANT_FLAT, WANT_RATIO = 2 << 30, 1.1, 1.3
-
-
-def rss(pid):
-    """Resident bytes now, 0 once the process has gone."""
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
-
-
-class Run:
-    """A command run to its end: seconds, largest resident size, samples of it."""
-
-    def __init__(self, argv, log):
-        with open(log, "wb") as file:
-            began = time.monotonic()
-            child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
-            self.samples = []
-            while True:
-                pid, status, usage = os.wait4(child.pid, os.WNOHANG)
-                if pid:
-                    break
-                self.samples.append(rss(child.pid))
-                time.sleep(0.1)
-            self.seconds = time.monotonic() - began
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode:
-            tail = Path(log).read_text(errors="replace")[-2000:]
-            raise SystemExit(f"{' '.join(argv)}: exit {child.returncode}\n{tail}")
-        self.peak, self.cpu = usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime
-        self.samples = [s for s in self.samples if s]
-
-    def flatness(self):
-        """Largest sample of the second half over the largest of the first."""
-        half = len(self.samples) // 2
-        return max(self.samples[half:]) / max(self.samples[:half]) if half else 1.0
-
-    def tenths(self):
-        """Largest sample of each tenth of the run, in MiB."""
-        n = len(self.samples)
-        cut = [self.samples[n * i // 10 : n * (i + 1) // 10] for i in range(10)]
-        return " ".join(str(max(c) >> 20) for c in cut if c)
 
 
 def main(a):

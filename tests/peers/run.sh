@@ -3,9 +3,13 @@
 #   1. a venv and llama.cpp (from the source inside llama-cpp-python) under build/peers
 #   2. makes all goldens again and compares them with the committed ones
 #   3. compares build/fourleaf with transformers, tokenizers, ggml, llama.cpp, our PyTorch reference
+#   4. compares our quantizer with llama.cpp's (its tools are a second build, about ten minutes)
 # usage: tests/peers/run.sh [STEP...]
-#        setup goldens blocks transformers tokenizers converter llama block
+#        setup goldens blocks transformers tokenizers converter llama block tools perplexity quant
 #        without a step: all of them. Ends with "N passed, N failed".
+#        Only when asked for, since they need 45 and 8 GB of disk for a synthetic checkpoint, which is
+#        removed again: rate (weights per second and memory of quantize beside llama.cpp's) and
+#        memory (importance under a cap).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 work=$PWD/build/peers
@@ -13,6 +17,7 @@ kept=${PEERS_DIR:-$work} # where setup put the venv and llama.cpp; another check
 venv=$kept/venv
 source_dir=$kept/llama-cpp-python
 llama_build=$kept/llama
+tools_bin=$kept/llama-tools/bin
 export LLAMA_CPP_LIB_PATH=$llama_build/bin
 export PYTHONPATH=$source_dir:$PWD/tests/peers PYTHONDONTWRITEBYTECODE=1
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error OMP_NUM_THREADS=2
@@ -35,6 +40,21 @@ build_llama() {
         -DLLAMA_OPENSSL=OFF >"$kept/llama.log" 2>&1 &&
         cmake --build "$llama_build" --target llama -j "$(nproc)" >>"$kept/llama.log" 2>&1 ||
         { tail -n 30 "$kept/llama.log"; return 1; }
+}
+
+# llama.cpp's own programs as a user of this machine would build them, all of it for its CPU, so that
+# the rival's quantizer is as fast as it gets; without AMX, see above.
+tools() {
+    local flags="-march=native -mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+    [ -x "$tools_bin/llama-quantize" ] && [ -x "$tools_bin/llama-perplexity" ] && return 0
+    cmake -S "$source_dir/vendor/llama.cpp" -B "$kept/llama-tools" -DCMAKE_BUILD_TYPE=Release \
+        -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" -DGGML_NATIVE=OFF -DGGML_OPENMP=OFF \
+        -DBUILD_SHARED_LIBS=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+        -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_APP=OFF \
+        -DLLAMA_OPENSSL=OFF >"$kept/llama-tools.log" 2>&1 &&
+        cmake --build "$kept/llama-tools" -j "$(nproc)" --target llama-quantize llama-imatrix \
+            llama-perplexity llama-bench >>"$kept/llama-tools.log" 2>&1 ||
+        { tail -n 30 "$kept/llama-tools.log"; return 1; }
 }
 
 setup() {
@@ -68,9 +88,32 @@ llama() {
     "$venv/bin/python" tests/peers/compare_llama.py $tiny/model $tiny/heldout.jsonl "$work/compare"
 }
 block() { "$venv/bin/python" tests/peers/compare_block.py $tiny "$work"; }
+perplexity() {
+    "$venv/bin/python" tests/peers/compare_perplexity.py $tiny/model $tiny/heldout.jsonl \
+        "$work/compare" "$tools_bin"
+}
+quant() { "$venv/bin/python" tests/peers/compare_quant.py "$work/quant" "$tools_bin"; }
+memory() {
+    local failed=0
+    "$venv/bin/python" tests/peers/big_checkpoint.py "$work/medium" --layers 3 --shards 3 &&
+        "$venv/bin/python" tests/peers/importance_memory.py "$work/medium" "$work/memory" ||
+        failed=1
+    rm -rf "$work/medium" "$work/memory"
+    return $failed
+}
+rate() {
+    local failed=0
+    [ -d "$work/big" ] || "$venv/bin/python" tests/peers/big_checkpoint.py "$work/big" || return 1
+    "$venv/bin/python" tests/peers/quantize_rate.py "$work/big" "$work/rate" \
+        "$tools_bin/llama-quantize" || failed=1
+    rm -rf "$work/big" "$work/rate"
+    return $failed
+}
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(setup goldens blocks transformers tokenizers converter llama block)
+[ $# -gt 0 ] || steps=(
+    setup goldens blocks transformers tokenizers converter llama block tools
+    perplexity quant)
 passed=0 failed=0
 for step in "${steps[@]}"; do
     echo "== $step"

@@ -1,0 +1,192 @@
+"""Our quantizer against llama.cpp's Q4_K_M at equal bytes, on clover-tiny and on its outlier copy.
+
+usage: compare_quant.py WORKDIR LLAMA_BIN [--models tiny,rescaled] [--seeds N,N...] [--act f32|law]
+                        [--ours ARGS]... [--heldout FILE]
+
+The rival is llama-quantize Q4_K_M, plain and with llama-imatrix's file; ours is `fourleaf quantize`
+with what --ours says, in which {size}, {importance}, {imatrix} and {sensitivity} are filled in.
+{size} is stepped until the shared tensors take the rival's bytes within 0.5 %, from below where
+that can be. Calibration text: one draw of training examples a seed, the same for both sides. What
+is measured: `fourleaf eval` on held-out text against the float weights. Both sides' tensors are put
+into one file whose other tensors, those of the backward branch, are BF16.
+Wants, for the mean KL divergence of the causal path and for the NLL that masked tokens lose: at
+most 0.75 of the rival with imatrix, 0.5 of the plain one.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import calibration
+import fourleaf
+import gguf_file
+import rescale
+
+TINY = Path(__file__).resolve().parent.parent / "clover_tiny"
+OURS = "--size {size} --importance {importance} --sensitivity {sensitivity}"
+SLACK, WANT_IMATRIX, WANT_PLAIN = 0.005, 0.75, 0.5
+N_CTX = 512  # of llama-imatrix and of ours
+
+
+def llama(tool, *args):
+    done = subprocess.run(
+        [str(tool), *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, timeout=3600
+    )
+    if done.returncode:
+        raise SystemExit(f"{tool}: exit {done.returncode}\n{done.stderr.decode()[-2000:]}")
+
+
+class Subject:
+    """A model with float weights, the files made of it, and how they are measured."""
+
+    def __init__(self, name, folder, kind, a):
+        self.name, self.folder, self.a = name, folder, a
+        self.bin, self.work = a.llama_bin, a.work
+        self.frame = self.make("frame.gguf", "--type", "bf16")
+        self.stock = self.make("stock.gguf", "--type", kind, "--arch", "qwen35moe")
+        self.reference = self.work / f"{name}-reference.logits"
+        if not self.reference.exists():
+            fourleaf.run("eval", folder, a.heldout, "--act", "f32", "--save-logits", self.reference)
+
+    def path(self, name):
+        return self.work / f"{self.name}-{name}"
+
+    def make(self, name, *options):
+        out = self.path(name)
+        if not out.exists():
+            fourleaf.run("quantize", self.folder, out, *options)
+        return out
+
+    def measure(self, donor):
+        """(KL causal, NLL lost on block passes, KL there, shared bytes)."""
+        whole = self.path("measured.gguf")
+        size = gguf_file.exchange(self.frame, donor, whole)
+        options = ("--against", self.reference, "--act", self.a.act, "--json")
+        got = json.loads(fourleaf.run("eval", whole, self.a.heldout, *options, timeout=3600))
+        whole.unlink()
+        causal, masked = got["causal"], got["masked"]
+        return causal["kl"], masked["delta_nll"], masked["kl"], size
+
+    def rival(self, imatrix=None):
+        out = self.path("rival.gguf")
+        known = ("--imatrix", imatrix) if imatrix else ()
+        llama(self.bin / "llama-quantize", *known, self.stock, out, "Q4_K_M", 2)
+        return self.measure(out)
+
+    def imatrix(self, text, seed):
+        out = self.path(f"imatrix-{seed}.gguf")
+        if not out.exists():
+            where = ("-m", self.stock, "-f", f"{text}.txt", "-o", out, "--parse-special", "-t", 2)
+            llama(self.bin / "llama-imatrix", *where, "-c", N_CTX, "-b", N_CTX, "--no-ppl")
+        return out
+
+    def learned(self, command, text, seed):
+        """The file that a command of ours makes from the text."""
+        out = self.path(f"{command}-{seed}")
+        if not out.exists():
+            fourleaf.run(command, self.folder, f"{text}.jsonl", "-o", out, timeout=7200)
+        return out
+
+    def ours(self, template, text, seed, want):
+        """Measures our file of at most `want` shared bytes."""
+        out, fields = self.path("ours.gguf"), {}
+        for command in ("importance", "sensitivity"):
+            if "{" + command + "}" in template:
+                fields[command] = self.learned(command, text, seed)
+        if "{imatrix}" in template:
+            fields["imatrix"] = self.imatrix(text, seed)
+        size = want
+        for _ in range(6):
+            args = shlex.split(template.format(size=size, **fields))
+            out.unlink(missing_ok=True)
+            fourleaf.run("quantize", self.folder, out, "--arch", "qwen35moe", *args, timeout=7200)
+            got = gguf_file.shared_bytes(out)
+            if "{size}" not in template or want * (1 - SLACK) <= got <= want:
+                break
+            size += want - got - (want // 2000 if got > want else 0)
+        return self.measure(out)
+
+
+def spread(values):
+    return f"{statistics.mean(values):.3e} ({min(values):.2e} to {max(values):.2e})"
+
+
+def table(subject, plain, calibrated, arms):
+    """Prints the figures of one model; True when the first arm meets the targets."""
+    print(
+        f"\n{subject.name}: act {subject.a.act}, {len(calibrated)} seeds, mean (least to largest)\n"
+    )
+    print("| file | shared bytes | KL causal | NLL lost, masked | KL masked |")
+    print("| --- | --- | --- | --- | --- |")
+    lines = {"llama.cpp Q4_K_M": [plain], "llama.cpp Q4_K_M, imatrix": calibrated} | arms
+    for name, rows in lines.items():
+        kl, nll, masked, size = zip(*rows)
+        print(f"| {name} | {max(size):,} | {spread(kl)} | {spread(nll)} | {spread(masked)} |")
+    good = True
+    print("\n| ours against | figure | ratio of means | by seed | wanted | |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for i, (name, rows) in enumerate(arms.items()):
+        off = max(abs(r[3] / plain[3] - 1) for r in rows)
+        if off > SLACK:
+            print(f"| {name} | bytes | {off:.2%} apart | | {SLACK:.1%} | FAIL |")
+            good &= i > 0
+        for against, rival, want in (
+            ("imatrix", calibrated, WANT_IMATRIX),
+            ("plain", [plain] * len(rows), WANT_PLAIN),
+        ):
+            for column, figure in ((0, "KL causal"), (1, "NLL masked"), (2, "KL masked")):
+                by_seed = [o[column] / r[column] for o, r in zip(rows, rival)]
+                mean = sum(o[column] for o in rows) / sum(r[column] for r in rival)
+                met = mean <= want
+                good &= met or i > 0 or column == 2
+                seeds = " ".join(f"{r:.2f}" for r in by_seed)
+                said = "PASS" if met else "FAIL"
+                print(f"| {name}, {against} | {figure} | {mean:.3f} | {seeds} | {want} | {said} |")
+    sys.stdout.flush()
+    return good
+
+
+def compare(subject, seeds, templates):
+    plain, calibrated, arms = subject.rival(), [], {t: [] for t in templates}
+    for seed in seeds:
+        text = subject.work / f"calibration-{seed}"
+        if not Path(f"{text}.txt").exists():
+            calibration.write(text, seed, subject.a.characters)
+        calibrated.append(subject.rival(subject.imatrix(text, seed)))
+        for template in templates:
+            arms[template].append(subject.ours(template, text, seed, plain[3]))
+    return table(subject, plain, calibrated, arms)
+
+
+def main(a):
+    a.work.mkdir(parents=True, exist_ok=True)
+    good = True
+    for name in a.models.split(","):
+        folder, kind = TINY / "model", "bf16"
+        if name == "rescaled":
+            folder, kind = a.work / "rescaled", "f32"
+            if not folder.exists():
+                rescale.rescale(TINY / "model", folder, a.sigma, 1)
+        subject = Subject(name, folder, kind, a)
+        good &= compare(subject, [int(s) for s in a.seeds.split(",")], a.ours or [OURS])
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("work", type=Path)
+    parser.add_argument("llama_bin", type=Path)
+    parser.add_argument("--models", default="tiny,rescaled")
+    parser.add_argument("--seeds", default="101,102,103,104,105")
+    parser.add_argument("--act", default="f32")
+    parser.add_argument("--sigma", type=float, default=1.0)
+    parser.add_argument("--characters", type=int, default=250_000)
+    parser.add_argument("--heldout", type=Path, default=TINY / "heldout.jsonl")
+    parser.add_argument("--ours", action="append")
+    os.environ.setdefault("OMP_NUM_THREADS", "2")
+    sys.exit(main(parser.parse_args()))
