@@ -234,16 +234,20 @@ static fl_status get_plain(const request *r, fl_site site, fl_err *err)
 }
 
 /* The layer's matrix with rows and columns scaled so that its diagonal is `diag`. layer_diag is its
- * own, and is overwritten by the factors. */
-static void rescale(const request *r, float *layer_diag)
+ * own, and is overwritten by the factors. False when the two do not belong together. */
+static bool rescale(const request *r, float *layer_diag)
 {
+    bool finite = true;
     for (int64_t i = 0; i < r->cols; i++)
         layer_diag[i] =
             layer_diag[i] > 0.0f ? (float)sqrt((double)r->diag[i] / (double)layer_diag[i]) : 0.0f;
     for (int64_t i = 0; i < r->cols; i++)
-        for (int64_t j = 0; j < r->cols; j++)
-            r->full[i * r->cols + j] *= layer_diag[i] * layer_diag[j];
-    for (int64_t i = 0; i < r->cols; i++) r->full[i * r->cols + i] = r->diag[i];
+        for (int64_t j = 0; j < r->cols; j++) {
+            float *x = &r->full[i * r->cols + j];
+            *x = i == j ? r->diag[i] : *x * (layer_diag[i] * layer_diag[j]);
+            finite &= isfinite(*x) != 0;
+        }
+    return finite;
 }
 
 static fl_status get_expert_in(const request *r, fl_err *err)
@@ -265,8 +269,11 @@ static fl_status get_expert_in(const request *r, fl_err *err)
     if (r->full && all.full) {
         FL_GO(read_checked(r->im, all.full, 0, fl_triangle(r->cols), false, r->tri, err));
         unpack(r->tri, r->cols, r->full);
-        rescale(r, layer_diag);
         r->found->full = true;
+        if (!rescale(r, layer_diag))
+            FL_GO(FL_FAIL(err, FL_E_FORMAT, 0,
+                          "%s: %s does not belong to %s: the file is damaged, measure it again",
+                          r->im->path, v.diag->name, all.full->name));
     }
 out:
     free(layer_diag);

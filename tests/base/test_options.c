@@ -54,6 +54,10 @@ static void values_land_in_their_fields(void **state)
     ASSERT_OK(parse("run --stop --stop m --top-p 1 --threshold 1"));
     assert_string_equal(o.stop[0], "--stop");
     ASSERT_OK(parse("plan m --mode block --act f32 --threads 3 --cpu reference --chunk 8192"));
+    ASSERT_OK(parse("importance m a.txt b.jsonl -o f --ctx 256 --tokens 1000"));
+    assert_true(o.n_args == 3 && o.ctx == 256 && o.tokens == 1000 && !o.merge);
+    ASSERT_OK(parse("importance --merge a b -o f"));
+    assert_true(o.merge && o.n_args == 2);
     ASSERT_OK(parse("run m"));
     assert_true(isnan(o.temp) && isnan(o.top_p) && isnan(o.threshold));
     assert_int_equal(o.think, -1);
@@ -66,6 +70,9 @@ static void values_land_in_their_fields(void **state)
 static void mistakes_are_named(void **state)
 {
     (void)state;
+    ASSERT_FAILS(parse("importance m -o x"), FL_E_ARG, "over which text");
+    ASSERT_FAILS(parse("importance m t.txt"), FL_E_ARG, "-o FILE");
+    ASSERT_FAILS(parse("importance m t.txt -o x --tokens 0"), FL_E_ARG, "--tokens 0");
     ASSERT_FAILS(parse("fly m"), FL_E_ARG, "unknown command 'fly'");
     ASSERT_FAILS(parse("run m --foo"), FL_E_ARG, "unknown option --foo");
     ASSERT_FAILS(parse("run m --foo=3"), FL_E_ARG, "unknown option --foo=3");
