@@ -5,6 +5,7 @@
 
 #include "runtime/decode/generate.h"
 #include "tests/support/engine.h"
+#include "tests/support/files.h"
 #include "tests/support/make_model.h"
 #include "tests/support/poison.h"
 #include "tests/support/test.h"
@@ -42,25 +43,13 @@ static const part parts[] = {
     {"ffn_gate_inp_shexp", 15, false, false},
 };
 
-static char *dir, *path;
 static fl_make make;
 
 static int setup(void **state)
 {
-    (void)state;
-    dir = fl_tmp_make();
-    path = fl_tmp_path(dir, "m.gguf");
     make = fl_make_tiny();
     make.arch = "clover_moe";
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    free(path);
-    fl_tmp_remove(dir);
-    return 0;
+    return fl_files_setup(state);
 }
 
 static fl_loaded load(void)
@@ -69,7 +58,7 @@ static fl_loaded load(void)
     p.threads = 1;
     p.n_ctx = 64;
     p.held_rows = 8;
-    return fl_load(path, &p);
+    return fl_load(fl_files.gguf, &p);
 }
 
 /* Runs a pass and, where it works, the LM head over its last row. */
@@ -97,10 +86,10 @@ static void check_part(const part *p, int layer, float value)
     char tensor[64], words[64];
     snprintf(tensor, sizeof tensor, "blk.%d.%s.weight", layer, p->tensor);
     snprintf(words, sizeof words, "layer %d, ", layer);
-    fl_make_gguf(&make, path);
+    fl_make_gguf(&make, fl_files.gguf);
     /* One weight; of every expert, since a row sees but a few. */
     const uint64_t expert_bytes = (uint64_t)make.d_model * (uint64_t)make.d_ff * sizeof(float);
-    fl_poison(path, tensor, 4, p->per_expert ? make.n_expert : 1, expert_bytes, value);
+    fl_poison(fl_files.gguf, tensor, 4, p->per_expert ? make.n_expert : 1, expert_bytes, value);
     fl_loaded l = load();
     for (int pass = 0; pass < N_PASSES; pass++) {
         err = (fl_err){0};
@@ -131,14 +120,14 @@ static void the_embedding_and_the_head_are_named_too(void **state)
 {
     (void)state;
     fl_err err = {0};
-    fl_make_gguf(&make, path);
-    fl_poison(path, "token_embd.weight", 3 * (uint64_t)make.d_model * 4, 1, 4, NAN);
+    fl_make_gguf(&make, fl_files.gguf);
+    fl_poison(fl_files.gguf, "token_embd.weight", 3 * (uint64_t)make.d_model * 4, 1, 4, NAN);
     fl_loaded l = load();
     for (int pass = 0; pass < N_PASSES; pass++)
         ASSERT_FAILS(run_pass(l.engine, pass, &err), FL_E_NAN, "token embedding");
     fl_unload(&l);
-    fl_make_gguf(&make, path);
-    fl_poison(path, "output.weight", 17 * (uint64_t)make.d_model * 4, 1, 4, -INFINITY);
+    fl_make_gguf(&make, fl_files.gguf);
+    fl_poison(fl_files.gguf, "output.weight", 17 * (uint64_t)make.d_model * 4, 1, 4, -INFINITY);
     l = load();
     for (int pass = 0; pass < N_PASSES; pass++)
         ASSERT_FAILS(run_pass(l.engine, pass, &err), FL_E_NAN, "LM head, token 17");
@@ -152,8 +141,8 @@ static void every_mode_stops_with_that_error(void **state)
     const int32_t prompt[] = {1, 2, 3, 4, 5};
     fl_generator *g = NULL;
     fl_gen_result r;
-    fl_make_gguf(&make, path);
-    fl_poison(path, "blk.2.ffn_down_shexp.weight", 0, 1, 4, INFINITY);
+    fl_make_gguf(&make, fl_files.gguf);
+    fl_poison(fl_files.gguf, "blk.2.ffn_down_shexp.weight", 0, 1, 4, INFINITY);
     fl_loaded l = load();
     ASSERT_OK(fl_generator_create(&g, l.engine, &err));
     for (int mode = FL_GEN_AR; mode <= FL_GEN_SPEC; mode++) {
@@ -177,5 +166,5 @@ int main(void)
         cmocka_unit_test(the_embedding_and_the_head_are_named_too),
         cmocka_unit_test(every_mode_stops_with_that_error),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, fl_files_teardown);
 }

@@ -4,28 +4,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support/files.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
 enum { ID = 0xab };
 #define NAME "fourleaf/00000000000000ab.json"
 
-static char *dir;
-
 /* A fresh folder as the user's cache. */
 static int setup(void **state)
 {
-    (void)state;
-    dir = fl_tmp_make();
-    setenv("XDG_CACHE_HOME", dir, 1);
+    fl_files_setup(state);
+    setenv("XDG_CACHE_HOME", fl_files.dir, 1);
     unsetenv("HOME");
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fl_tmp_remove(dir);
     return 0;
 }
 
@@ -51,7 +42,7 @@ static int64_t value(const fl_facts *f, const char *section, const char *key)
 
 static void write_facts(const char *text)
 {
-    char *folder = fl_tmp_path(dir, "fourleaf"), *path = fl_tmp_path(dir, NAME);
+    char *folder = fl_tmp_path(fl_files.dir, "fourleaf"), *path = fl_tmp_path(fl_files.dir, NAME);
     mkdir(folder, 0700);
     fl_tmp_write(path, text, strlen(text));
     free(folder);
@@ -64,7 +55,7 @@ static void test_nothing_known(void **state)
     fl_facts *f = facts();
     assert_null(fl_facts_note(f));
     assert_null(fl_facts_section(f, "rates"));
-    assert_int_equal(fl_tmp_count(dir), 0); /* looking creates nothing */
+    assert_int_equal(fl_tmp_count(fl_files.dir), 0); /* looking creates nothing */
     fl_facts_close(&f);
     assert_null(f);
 }
@@ -87,7 +78,7 @@ static void test_put_and_read(void **state)
     assert_int_equal(value(f, "rates", "a"), 1);
     assert_int_equal(value(f, "probe", "b"), 3);
     assert_null(fl_facts_section(f, "schema")); /* no object */
-    char *path = fl_tmp_path(dir, NAME), *folder = fl_tmp_path(dir, "fourleaf");
+    char *path = fl_tmp_path(fl_files.dir, NAME), *folder = fl_tmp_path(fl_files.dir, "fourleaf");
     assert_string_equal(fl_facts_path(f), path);
     assert_int_equal(fl_tmp_count(folder), 1); /* no temporary is left */
     fl_facts_close(&f);
@@ -135,7 +126,7 @@ static void test_damaged(void **state)
 static void test_too_large(void **state)
 {
     (void)state;
-    char *path = fl_tmp_path(dir, NAME);
+    char *path = fl_tmp_path(fl_files.dir, NAME);
     write_facts("{}");
     assert_int_equal(truncate(path, 5 << 20), 0);
     fl_facts *f = facts();
@@ -148,7 +139,7 @@ static void test_home(void **state)
 {
     (void)state;
     fl_err err;
-    char *home = fl_tmp_path(dir, "home"), *path = fl_tmp_path(home, ".cache/" NAME);
+    char *home = fl_tmp_path(fl_files.dir, "home"), *path = fl_tmp_path(home, ".cache/" NAME);
     setenv("XDG_CACHE_HOME", "relative", 1);
     setenv("HOME", home, 1);
     fl_facts *f = facts();
@@ -177,7 +168,7 @@ static void test_cannot_write(void **state)
 {
     (void)state;
     fl_err err;
-    char *in_the_way = fl_tmp_path(dir, "fourleaf");
+    char *in_the_way = fl_tmp_path(fl_files.dir, "fourleaf");
     fl_tmp_write(in_the_way, "x", 1);
     fl_facts *f = facts();
     ASSERT_FAILS(fl_facts_put(f, "rates", object("a", 1), &err), FL_E_IO, in_the_way);
@@ -189,13 +180,13 @@ static void test_cannot_write(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_nothing_known, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_put_and_read, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_damaged, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_too_large, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_home, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_no_home, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_cannot_write, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_known, setup, fl_files_teardown),
+        cmocka_unit_test_setup_teardown(test_put_and_read, setup, fl_files_teardown),
+        cmocka_unit_test_setup_teardown(test_damaged, setup, fl_files_teardown),
+        cmocka_unit_test_setup_teardown(test_too_large, setup, fl_files_teardown),
+        cmocka_unit_test_setup_teardown(test_home, setup, fl_files_teardown),
+        cmocka_unit_test_setup_teardown(test_no_home, setup, fl_files_teardown),
+        cmocka_unit_test_setup_teardown(test_cannot_write, setup, fl_files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

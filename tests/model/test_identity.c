@@ -5,25 +5,10 @@
 #include <unistd.h>
 
 #include "runtime/base/file.h"
+#include "tests/support/files.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
-
-static char *dir;
-
-static int setup(void **state)
-{
-    (void)state;
-    dir = fl_tmp_make();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fl_tmp_remove(dir);
-    return 0;
-}
 
 static uint64_t identity(const char *path)
 {
@@ -39,7 +24,7 @@ static uint64_t identity(const char *path)
 static char *copy(const char *from, const char *name)
 {
     fl_err err;
-    char *data, *to = fl_tmp_path(dir, name);
+    char *data, *to = fl_tmp_path(fl_files.dir, name);
     uint64_t n;
     ASSERT_OK(fl_file_load(from, 1 << 26, &data, &n, &err));
     fl_tmp_write(to, data, n);
@@ -78,7 +63,7 @@ static void test_gguf(void **state)
 {
     (void)state;
     fl_make m = fl_make_tiny();
-    char *a = fl_tmp_path(dir, "a.gguf"), *c = fl_tmp_path(dir, "c.gguf");
+    char *a = fl_tmp_path(fl_files.dir, "a.gguf"), *c = fl_tmp_path(fl_files.dir, "c.gguf");
     fl_make_gguf(&m, a);
     char *b = copy(a, "another name.gguf");
     const uint64_t id = identity(a);
@@ -106,9 +91,9 @@ static void test_split(void **state)
 {
     (void)state;
     fl_make m = fl_make_tiny();
-    char *a = fl_tmp_path(dir, "s.gguf");
-    char *first = fl_tmp_path(dir, "s-00001-of-00002.gguf");
-    char *last = fl_tmp_path(dir, "s-00002-of-00002.gguf");
+    char *a = fl_tmp_path(fl_files.dir, "s.gguf");
+    char *first = fl_tmp_path(fl_files.dir, "s-00001-of-00002.gguf");
+    char *last = fl_tmp_path(fl_files.dir, "s-00002-of-00002.gguf");
     m.n_files = 2;
     fl_make_gguf(&m, a);
     const uint64_t id = identity(first);
@@ -126,7 +111,7 @@ static void test_safetensors(void **state)
 {
     (void)state;
     fl_make m = fl_make_tiny();
-    char *a = fl_tmp_path(dir, "hf"), *b = fl_tmp_path(dir, "hf2");
+    char *a = fl_tmp_path(fl_files.dir, "hf"), *b = fl_tmp_path(fl_files.dir, "hf2");
     fl_make_safetensors(&m, a);
     fl_make_safetensors(&m, b);
     const uint64_t id = identity(a);
@@ -159,7 +144,7 @@ static void test_truncated_since(void **state)
     fl_source *s = NULL;
     uint64_t id = 0;
     fl_make m = fl_make_tiny();
-    char *a = fl_tmp_path(dir, "cut.gguf");
+    char *a = fl_tmp_path(fl_files.dir, "cut.gguf");
     fl_make_gguf(&m, a);
     ASSERT_OK(fl_source_open(&s, a, &err));
     assert_int_equal(truncate(a, 1000), 0);
@@ -176,5 +161,5 @@ int main(void)
         cmocka_unit_test(test_safetensors),
         cmocka_unit_test(test_truncated_since),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, fl_files_setup, fl_files_teardown);
 }

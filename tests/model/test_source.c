@@ -7,31 +7,16 @@
 #include "runtime/base/file.h"
 #include "runtime/model/safetensors.h"
 #include "tests/support/bytes.h"
+#include "tests/support/files.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
 #define GOLDEN "tests/golden/model/"
 
-static char *dir;
-
-static int setup(void **state)
-{
-    (void)state;
-    dir = fl_tmp_make();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fl_tmp_remove(dir);
-    return 0;
-}
-
 static void copy(const char *from, const char *name)
 {
     fl_err err;
-    char *data, *to = fl_tmp_path(dir, name);
+    char *data, *to = fl_tmp_path(fl_files.dir, name);
     uint64_t n;
     ASSERT_OK(fl_file_load(from, 1 << 26, &data, &n, &err));
     fl_tmp_write(to, data, n);
@@ -41,19 +26,19 @@ static void copy(const char *from, const char *name)
 
 static void write_text(const char *name, const char *text)
 {
-    char *path = fl_tmp_path(dir, name);
+    char *path = fl_tmp_path(fl_files.dir, name);
     fl_tmp_write(path, text, strlen(text));
     free(path);
 }
 
-/* Opening dir/name (the folder itself for "") fails with these words and names the path. */
+/* Opening a name in the folder (itself for "") fails with these words and names the path. */
 static void refused(const char *name, fl_status status, const char *words)
 {
     fl_err err;
     fl_source *s = NULL;
-    char *path = *name ? fl_tmp_path(dir, name) : strdup(dir);
+    char *path = *name ? fl_tmp_path(fl_files.dir, name) : strdup(fl_files.dir);
     ASSERT_FAILS(fl_source_open(&s, path, &err), status, words);
-    assert_non_null(strstr(err.msg, dir));
+    assert_non_null(strstr(err.msg, fl_files.dir));
     assert_null(strchr(err.msg, '\n'));
     assert_null(s);
     free(path);
@@ -66,7 +51,7 @@ static void write_st(const char *name, const char *header, size_t n)
     fl_bytes_u64(&b, strlen(header));
     fl_bytes_text(&b, header);
     fl_bytes_zero(&b, n);
-    char *path = fl_tmp_path(dir, name);
+    char *path = fl_tmp_path(fl_files.dir, name);
     fl_tmp_write(path, b.p, b.n);
     free(path);
     fl_bytes_free(&b);
@@ -207,14 +192,14 @@ static void sharded_safetensors_open_as_one(void **state)
     refused("", FL_E_FORMAT, "model-00002-of-00002.safetensors: is missing");
     refused("model-00001-of-00002.safetensors", FL_E_FORMAT, "is missing");
     write_st("model-00002-of-00002.safetensors", head_b, 8);
-    ASSERT_OK(fl_source_open(&s, dir, &err));
+    ASSERT_OK(fl_source_open(&s, fl_files.dir, &err));
     assert_int_equal(fl_source_n_tensors(s), 2);
     assert_null(fl_source_config(s));
     fl_source_close(&s);
     write_text("model.safetensors.index.json",
                "{\"metadata\":{},\"weight_map\":{\"a\":\"model-00001-of-00002.safetensors\",\"b\":"
                "\"model-00002-of-00002.safetensors\"}}");
-    char *one = fl_tmp_path(dir, "model-00002-of-00002.safetensors");
+    char *one = fl_tmp_path(fl_files.dir, "model-00002-of-00002.safetensors");
     ASSERT_OK(fl_source_open(&s, one, &err));
     assert_int_equal(fl_source_n_files(s), 2);
     assert_int_equal(fl_source_find(s, "b")->file, 1);
@@ -256,7 +241,7 @@ static void damaged_indexes_are_named(void **state)
     fl_err err;
     fl_source *s;
     write_text("model.safetensors.index.json", "{\"weight_map\":{\"z\":\"other.safetensors\"}}");
-    char *one = fl_tmp_path(dir, "model.safetensors"); /* no part of the indexed model */
+    char *one = fl_tmp_path(fl_files.dir, "model.safetensors"); /* no part of the indexed model */
     ASSERT_OK(fl_source_open(&s, one, &err));
     fl_source_close(&s);
     free(one);
@@ -329,7 +314,7 @@ static void safetensors_spellings_are_read(void **state)
         "\"data_offsets\":[728,733]}}  ",
         733);
     char buf[32];
-    ASSERT_OK(fl_source_open(&s, dir, &err));
+    ASSERT_OK(fl_source_open(&s, fl_files.dir, &err));
     const fl_tensor *t = fl_source_find(s, "sa/\xc3\xa9");
     assert_non_null(t);
     assert_int_equal(t->n_dims, 1);
@@ -350,16 +335,23 @@ static void safetensors_spellings_are_read(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_is_no_model_is_named, setup, teardown),
-        cmocka_unit_test_setup_teardown(folders_without_a_model_are_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_is_no_model_is_named, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(folders_without_a_model_are_named, fl_files_setup,
+                                        fl_files_teardown),
         cmocka_unit_test(gguf_files_open),
         cmocka_unit_test(any_shard_opens_the_whole_model),
-        cmocka_unit_test_setup_teardown(missing_and_renamed_shards_are_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(missing_and_renamed_shards_are_named, fl_files_setup,
+                                        fl_files_teardown),
         cmocka_unit_test(safetensors_folders_open),
-        cmocka_unit_test_setup_teardown(sharded_safetensors_open_as_one, setup, teardown),
-        cmocka_unit_test_setup_teardown(damaged_indexes_are_named, setup, teardown),
-        cmocka_unit_test_setup_teardown(safetensors_headers_are_checked, setup, teardown),
-        cmocka_unit_test_setup_teardown(safetensors_spellings_are_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(sharded_safetensors_open_as_one, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(damaged_indexes_are_named, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(safetensors_headers_are_checked, fl_files_setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(safetensors_spellings_are_read, fl_files_setup,
+                                        fl_files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,28 +13,18 @@
 #include "runtime/tools/probe.h"
 #include "runtime/tools/probe_search.h"
 #include "tests/support/engine.h"
+#include "tests/support/files.h"
 #include "tests/support/make_model.h"
 #include "tests/support/refuse.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
 static fl_err err;
-static char *dir, *path;
 
 static int setup(void **state)
 {
-    (void)state;
-    dir = fl_tmp_make();
-    path = fl_tmp_path(dir, "m.gguf");
-    setenv("XDG_CACHE_HOME", dir, 1);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    free(path);
-    fl_tmp_remove(dir);
+    fl_files_setup(state);
+    setenv("XDG_CACHE_HOME", fl_files.dir, 1);
     return 0;
 }
 
@@ -44,7 +34,7 @@ static fl_status probe(const char *model, bool json, char **text)
     const char *args[1] = {model};
     const fl_options o = {
         .command = "probe", .args = args, .n_args = 1, .json = json, .threads = 1};
-    char *file = fl_tmp_path(dir, "stdout");
+    char *file = fl_tmp_path(fl_files.dir, "stdout");
     uint64_t n = 0;
     fflush(stdout);
     const int keep = dup(STDOUT_FILENO), to = open(file, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -192,24 +182,24 @@ static void a_random_branch_is_refused_and_ar_untouched(void **state)
     const fl_wiring none = fl_wiring_none();
     fl_model *model;
     char *text;
-    fl_make_gguf(&m, path);
-    float *before = ar_logits(path);
-    ASSERT_OK(probe(path, false, &text));
+    fl_make_gguf(&m, fl_files.gguf);
+    float *before = ar_logits(fl_files.gguf);
+    ASSERT_OK(probe(fl_files.gguf, false, &text));
     assert_non_null(strstr(text, "Block mode is not earned: "));
     assert_non_null(strstr(text, "* file form"));
     assert_non_null(strstr(text, "Stored in "));
     free(text);
-    float *after = ar_logits(path);
+    float *after = ar_logits(fl_files.gguf);
     assert_memory_equal(before, after, 40 * (size_t)m.n_vocab * sizeof *before);
     free(before);
     free(after);
     /* Others find it, and say so in one line; a plain open knows nothing of it. */
-    ASSERT_OK(fl_model_open_known(&model, path, &none, &err));
+    ASSERT_OK(fl_model_open_known(&model, fl_files.gguf, &none, &err));
     assert_int_equal(model->index->clover.verdict, 0);
     assert_true(noted(model->index, "wired as fourleaf probe found"));
     assert_true(noted(model->index, "not earned"));
     fl_model_close(&model);
-    ASSERT_OK(fl_model_open(&model, path, &err));
+    ASSERT_OK(fl_model_open(&model, fl_files.gguf, &err));
     assert_int_equal(model->index->clover.verdict, -1);
     assert_false(noted(model->index, "probe"));
     fl_model_close(&model);
@@ -223,9 +213,9 @@ static void a_second_probe_finds_the_same(void **state)
     (void)state;
     const fl_make m = random_model();
     char *a, *b;
-    fl_make_gguf(&m, path);
-    ASSERT_OK(probe(path, true, &a));
-    ASSERT_OK(probe(path, true, &b));
+    fl_make_gguf(&m, fl_files.gguf);
+    ASSERT_OK(probe(fl_files.gguf, true, &a));
+    ASSERT_OK(probe(fl_files.gguf, true, &b));
     assert_string_equal(a, b);
     fl_json *j;
     ASSERT_OK(fl_json_parse(a, strlen(a), "probe --json", &j, &err));
@@ -243,7 +233,7 @@ static bool without_rename(void *arg)
     char *text = NULL;
     (void)arg;
     fl_refuse(&(fl_refusal){SYS_rename, -1, 0, 0, ENOSPC});
-    return probe(path, false, &text) == FL_E_IO && strstr(err.msg, "renamed into place") &&
+    return probe(fl_files.gguf, false, &text) == FL_E_IO && strstr(err.msg, "renamed into place") &&
            strstr(text, "Block mode is not earned") && !strstr(text, "Stored in");
 }
 
@@ -255,14 +245,14 @@ static void the_base_model_has_no_blocks_to_earn(void **state)
     fl_model *model;
     char *text;
     m.arch = "qwen35moe";
-    fl_make_gguf(&m, path);
+    fl_make_gguf(&m, fl_files.gguf);
     assert_true(fl_in_child(without_rename, NULL)); /* shown, although it could not be stored */
-    ASSERT_OK(probe(path, false, &text));
+    ASSERT_OK(probe(fl_files.gguf, false, &text));
     assert_non_null(strstr(text, "Stored in "));
     assert_non_null(strstr(text, "the model knows no masks"));
     assert_null(strstr(text, "mask token, row"));
     free(text);
-    ASSERT_OK(fl_model_open_known(&model, path, &none, &err));
+    ASSERT_OK(fl_model_open_known(&model, fl_files.gguf, &none, &err));
     assert_false(model->index->clover.has_blocks);
     fl_model_close(&model);
 }
@@ -278,10 +268,10 @@ static void renamed_tensors_get_roles(void **state)
     const fl_make m = random_model();
     struct stat st;
     char *text;
-    fl_make_gguf(&m, path);
-    assert_int_equal(stat(path, &st), 0);
+    fl_make_gguf(&m, fl_files.gguf);
+    assert_int_equal(stat(fl_files.gguf, &st), 0);
     char *all = malloc((size_t)st.st_size);
-    const int fd = open(path, O_RDWR);
+    const int fd = open(fl_files.gguf, O_RDWR);
     assert_true(all && fd >= 0);
     assert_int_equal(read(fd, all, (size_t)st.st_size), st.st_size);
     for (int i = 0; i < 6; i++) {
@@ -293,7 +283,7 @@ static void renamed_tensors_get_roles(void **state)
     assert_int_equal(pwrite(fd, all, (size_t)st.st_size, 0), st.st_size);
     close(fd);
     free(all);
-    ASSERT_OK(probe(path, false, &text));
+    ASSERT_OK(probe(fl_files.gguf, false, &text));
     if (!strstr(text, "blk.*.rev_A_log, ")) fail_msg("%s", text);
     assert_non_null(strstr(text, "by its shape ssm_bwd_a or ssm_bwd_dt.bias or ssm_bwd_mix"));
     assert_non_null(strstr(text, "bidir, assignment of roles 1"));
@@ -307,27 +297,27 @@ static void what_cannot_be_probed_gets_one_line(void **state)
 {
     (void)state;
     fl_make m = random_model();
-    char *text, *none = fl_tmp_path(dir, "none.gguf");
+    char *text, *none = fl_tmp_path(fl_files.dir, "none.gguf");
     ASSERT_FAILS(probe(none, false, &text), FL_E_IO, "none.gguf");
     free(text);
     m.no_tokenizer = true;
-    fl_make_gguf(&m, path);
-    assert_int_not_equal(probe(path, false, &text), FL_OK);
+    fl_make_gguf(&m, fl_files.gguf);
+    assert_int_not_equal(probe(fl_files.gguf, false, &text), FL_OK);
     assert_non_null(strstr(err.msg, "tokenizer"));
     assert_string_equal(text, "");
     free(text);
     m = random_model();
     m.n_ctx = 128; /* no room for a conversation */
-    fl_make_gguf(&m, path);
-    ASSERT_FAILS(probe(path, false, &text), FL_E_UNSUPPORTED,
+    fl_make_gguf(&m, fl_files.gguf);
+    ASSERT_FAILS(probe(fl_files.gguf, false, &text), FL_E_UNSUPPORTED,
                  "none of the probe's conversations fits");
     free(text);
     m = random_model();
-    fl_make_gguf(&m, path);
+    fl_make_gguf(&m, fl_files.gguf);
     fl_tmp_write(none, "a file, no folder", 17);
     setenv("XDG_CACHE_HOME", none, 1);
-    ASSERT_FAILS(probe(path, false, &text), FL_E_IO, "none.gguf");
-    setenv("XDG_CACHE_HOME", dir, 1);
+    ASSERT_FAILS(probe(fl_files.gguf, false, &text), FL_E_IO, "none.gguf");
+    setenv("XDG_CACHE_HOME", fl_files.dir, 1);
     free(text);
     free(none);
 }
@@ -339,14 +329,16 @@ int main(void)
         cmocka_unit_test(kept_tables_give_their_wirings),
 #ifndef __SANITIZE_THREAD__
         cmocka_unit_test_setup_teardown(a_random_branch_is_refused_and_ar_untouched, setup,
-                                        teardown),
+                                        fl_files_teardown),
 #ifndef __SANITIZE_ADDRESS__
-        cmocka_unit_test_setup_teardown(a_second_probe_finds_the_same, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_second_probe_finds_the_same, setup, fl_files_teardown),
 #endif
-        cmocka_unit_test_setup_teardown(the_base_model_has_no_blocks_to_earn, setup, teardown),
-        cmocka_unit_test_setup_teardown(renamed_tensors_get_roles, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_base_model_has_no_blocks_to_earn, setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(renamed_tensors_get_roles, setup, fl_files_teardown),
 #endif
-        cmocka_unit_test_setup_teardown(what_cannot_be_probed_gets_one_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_cannot_be_probed_gets_one_line, setup,
+                                        fl_files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
