@@ -19,12 +19,17 @@ FL_CHECKED fl_status fl_file_load(const char *path, uint64_t limit, char **data,
  * what changes. malloc'ed. FL_E_IO: a link that leads to no file. */
 FL_CHECKED fl_status fl_file_target(const char *path, char **out, fl_err *err);
 
+/* Removes the file when SIGINT, SIGTERM, SIGHUP or SIGPIPE ends the process, until it is unguarded;
+ * a signal that is ignored or handled is left alone. The name is borrowed; at most 32 at once, open
+ * output files among them. */
+void fl_file_guard(const char *path);
+void fl_file_unguard(const char *path);
+
 /* An output file that appears under its name only when complete: written to PATH.tmp.PID,
- * fsynced and renamed by commit; discard (or commit's failure) removes the temporary. So does
- * SIGINT, SIGTERM, SIGHUP or SIGPIPE where it would end the process; one that is ignored or handled
- * is left alone. What a killed process left (its PID dead, its lock gone) is removed when PATH is
+ * fsynced and renamed by commit; discard (or commit's failure) removes the temporary, which is
+ * guarded. What a killed process left (its PID dead, its lock gone) is removed when PATH is
  * opened again. PATH may be a symbolic link: the file it leads to is replaced (the temporary lies
- * beside it), the link stays; a link that leads nowhere is FL_E_IO. At most 32 are open at once. */
+ * beside it), the link stays; a link that leads nowhere is FL_E_IO. */
 typedef struct fl_outfile fl_outfile;
 /* What open refuses before it touches anything: FL_E_ARG for an empty name, a folder, a device. */
 FL_CHECKED fl_status fl_outfile_check(const char *path, fl_err *err);

@@ -67,6 +67,7 @@ fl_status fl_lock_take(fl_lock **out, const char *path, fl_err *err)
         free(l);
         return st;
     }
+    fl_file_guard(l->name);
     *out = l;
     return FL_OK;
 }
@@ -75,6 +76,7 @@ void fl_lock_release(fl_lock **lock)
 {
     fl_lock *l = *lock;
     if (!l) return;
+    fl_file_unguard(l->name);
     unlink(l->name); /* first: who opens the name from now on makes a new file */
     drop(l);
     free(l->name);

@@ -20,7 +20,7 @@
 
 enum { MAX_OPEN = 32 };
 
-/* Temporaries that a signal must not leave behind. The handler reads them at any time. */
+/* Files that a signal must not leave behind. The handler reads them at any time. */
 static _Atomic(const char *) guarded[MAX_OPEN];
 static _Atomic pid_t guard_owner; /* a child has a copy of the list, the files are not its own */
 
@@ -45,7 +45,7 @@ static void catch_signals(void)
             sigaction(sigs[i], &mine, NULL);
 }
 
-static void guard(const char *path)
+void fl_file_guard(const char *path)
 {
     atomic_store(&guard_owner, getpid());
     catch_signals();
@@ -53,10 +53,10 @@ static void guard(const char *path)
         const char *none = NULL;
         if (atomic_compare_exchange_strong(&guarded[i], &none, path)) return;
     }
-    assert(!"more output files open at once than MAX_OPEN");
+    assert(!"more files guarded at once than MAX_OPEN");
 }
 
-static void unguard(const char *path)
+void fl_file_unguard(const char *path)
 {
     for (int i = 0; i < MAX_OPEN; i++) {
         const char *same = path;
@@ -128,7 +128,7 @@ struct fl_outfile {
 
 static void outfile_free(fl_outfile *f)
 {
-    if (f->tmp && !f->part) unguard(f->tmp);
+    if (f->tmp && !f->part) fl_file_unguard(f->tmp);
     if (f->fd >= 0) close(f->fd);
     free(f->path);
     free(f->tmp);
@@ -169,7 +169,7 @@ static fl_status create_tmp(fl_outfile *f, fl_err *err)
         return FL_FAIL(err, FL_E_IO, e, "%s: cannot be created: %s%s", f->tmp, strerror(e),
                        e == EEXIST ? "; another run may be writing it" : "");
     }
-    guard(f->tmp);
+    fl_file_guard(f->tmp);
     (void)flock(f->fd, LOCK_EX | LOCK_NB); /* not every file system has locks */
     return FL_OK;
 }
