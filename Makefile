@@ -111,7 +111,8 @@ $(B)/bench/%: bench/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -o $@ $< $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
 
-test-programs: all $(TESTS) $(TEST_TOOLS) $(REPLAY)
+# Evaluation programs are not run, but must not fall behind what they call.
+test-programs: all $(TESTS) $(TEST_TOOLS) $(REPLAY) $(if $(filter release,$(VARIANT)),$(EVAL))
 test: deps
 	@$(MAKE) --no-print-directory VARIANT=$(VARIANT) test-programs
 	@tests/run.sh $(VARIANT) $(TESTS) $(REPLAY)

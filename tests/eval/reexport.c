@@ -92,7 +92,9 @@ int main(int argc, char **argv)
     if (is("heads")) ix->hp.v_grouped = false;
     if (is("names")) ix->clover.gdn_block_mode = FL_GDN_BLOCKEND;
     ix->clover.verdict = -1;
-    need(fl_conv_plan(&c, ix, FL_TYPE_BF16, true, &err));
+    need(fl_conv_plan(&c, ix, true, &err));
+    for (int i = 0; i < c.n; i++) fl_conv_set_type(&c.tensor[i], FL_TYPE_BF16);
+    need(fl_conv_settle(&c, true, &err));
     need(fl_gguf_writer_create(&w, argv[2], 0, &err));
     need(fl_conv_metadata(w, ix, "clover_moe", FL_TYPE_BF16, &err));
     for (int i = 0; i < c.n; i++) {
