@@ -6,6 +6,7 @@
 
 #include "runtime/base/options.h"
 #include "runtime/tools/calibrate.h"
+#include "runtime/tools/eval.h"
 #include "runtime/tools/importance.h"
 #include "runtime/tools/inspect.h"
 #include "runtime/tools/logits.h"
@@ -30,6 +31,7 @@ static const struct {
     {"run", fl_tool_run},       {"plan", fl_tool_plan},         {"inspect", fl_tool_inspect},
     {"logits", fl_tool_logits}, {"quantize", fl_tool_quantize}, {"calibrate", fl_tool_calibrate},
     {"patch", fl_tool_patch},   {"probe", fl_tool_probe},       {"importance", fl_tool_importance},
+    {"eval", fl_tool_eval},
 };
 
 static int fail(const fl_err *err, int code)

@@ -24,7 +24,8 @@ enum {
     C_CALIBRATE = 1 << 5,
     C_PATCH = 1 << 6,
     C_PROBE = 1 << 7,
-    C_IMPORTANCE = 1 << 8
+    C_IMPORTANCE = 1 << 8,
+    C_EVAL = 1 << 9
 };
 
 typedef struct command {
@@ -54,6 +55,8 @@ static const command commands[] = {
     {"importance", C_IMPORTANCE, 1, 4096,
      "importance MODEL TEXT... -o FILE [options] | --merge FILE... -o FILE",
      "measure the inputs of a model's matrices over text, for quantize"},
+    {"eval", C_EVAL, 2, 1 << 10, "eval MODEL TEXT... [--against REFERENCE] [--json] [options]",
+     "measure perplexity, masked likelihood and the distance to another model, over text"},
 };
 
 static const command *find_command(const char *name)
@@ -90,7 +93,7 @@ typedef struct option_row {
 } option_row;
 
 #define AT(field) offsetof(fl_options, field)
-#define C_MODEL (C_RUN | C_LOGITS | C_CALIBRATE | C_PROBE)
+#define C_MODEL (C_RUN | C_LOGITS | C_CALIBRATE | C_PROBE | C_EVAL)
 #define C_ALL (C_MODEL | C_PLAN | C_INSPECT | C_QUANTIZE | C_PATCH | C_IMPORTANCE)
 
 static const option_row rows[] = {
@@ -136,13 +139,22 @@ static const option_row rows[] = {
     {"seed", 0, K_SEED, C_RUN, AT(seed), 0, 0, NULL, "N", "seed of the sampler (default 0)"},
     {"threshold", 0, K_SHARE, C_RUN, AT(threshold), 0, 1, NULL, "X",
      "block mode: confidence that commits a token; default: the file's, else 0.95"},
-    {"block-mode", 0, K_CHOICE, C_RUN | C_LOGITS | C_CALIBRATE | C_IMPORTANCE, AT(block_mode), 0, 0,
-     "causal|blockend|mixed|bidir", "M",
+    {"block-mode", 0, K_CHOICE, C_RUN | C_LOGITS | C_CALIBRATE | C_IMPORTANCE | C_EVAL,
+     AT(block_mode), 0, 0, "causal|blockend|mixed|bidir", "M",
      "how GDN layers work inside a block; default: as the file says"},
     {"vram", 0, K_SIZE, C_MODEL | C_PLAN, AT(vram), 0, 0, NULL, "SIZE",
      "cap of device memory, as 16G or 900MiB; default: what the model wants"},
     {"ctx", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN, AT(ctx), 1, 131072, NULL, "N",
      "tokens of prompt and answer together; default: 4096, or what the model takes if less"},
+    {"ctx", 0, K_INT, C_EVAL, AT(ctx), 8, 131072, NULL, "N",
+     "tokens of a window, of which the second half is scored (default 512)"},
+    {"windows", 0, K_INT, C_EVAL, AT(windows), 1, 1e9, NULL, "N", "at most N windows"},
+    {"passes", 0, K_CHOICE, C_EVAL, AT(passes), 0, 0, "all|causal|masked", "WHICH",
+     "what to measure (default all: the causal path, and block passes if the model has masks)"},
+    {"against", 0, K_TEXT, C_EVAL, AT(against), 0, 0, NULL, "REFERENCE",
+     "compare with a model, which runs first, or with the rows in a file of --save-logits"},
+    {"save-logits", 0, K_TEXT, C_EVAL, AT(save_logits), 0, 0, NULL, "FILE",
+     "keep this model's rows, to compare others with"},
     {"state-budget", 0, K_SIZE, C_RUN | C_PLAN, AT(state_budget), 0, 0, NULL, "SIZE",
      "host memory for checkpoints of the model's state; default: a tenth of this machine's"},
     {"kv", 0, K_CHOICE, C_MODEL | C_PLAN, AT(kv), 0, 0, "f16|q8_0|f32", "TYPE",
@@ -153,8 +165,8 @@ static const option_row rows[] = {
      "N", "CPU threads; default: physical cores"},
     {"cpu", 0, K_CHOICE, C_MODEL | C_PLAN | C_IMPORTANCE, AT(cpu), 0, 0, "reference|avx2", "TIER",
      "best instruction tier to use"},
-    {"chunk", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN, AT(chunk), 1, 8192, NULL, "N",
-     "rows per prefill pass (default 512); the text does not depend on it"},
+    {"chunk", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN | C_EVAL, AT(chunk), 1, 8192, NULL,
+     "N", "rows per prefill pass (default 512); the text does not depend on it"},
     {"act", 0, K_CHOICE, C_MODEL | C_PLAN | C_IMPORTANCE, AT(act), 0, 0, "law|f32", "KIND",
      "law: the numeric law; f32: float activations, for comparisons"},
     {"io", 0, K_CHOICE, C_MODEL | C_QUANTIZE | C_IMPORTANCE, AT(io), 0, 0, "uring|pread|fake",
@@ -166,8 +178,8 @@ static const option_row rows[] = {
     {"map", 0, K_TEXT, C_ALL, AT(map), 0, 0, NULL, "FILE",
      "lines of ROLE NAME: which tensor plays which role, * for the layer's number"},
     {"json", 0, K_FLAG,
-     C_RUN | C_PLAN | C_INSPECT | C_CALIBRATE | C_PROBE | C_QUANTIZE | C_IMPORTANCE, AT(json), 0, 0,
-     NULL, NULL, "one JSON object on stdout"},
+     C_RUN | C_PLAN | C_INSPECT | C_CALIBRATE | C_PROBE | C_QUANTIZE | C_IMPORTANCE | C_EVAL,
+     AT(json), 0, 0, NULL, NULL, "one JSON object on stdout"},
     {"ctx", 0, K_INT, C_IMPORTANCE, AT(ctx), 2, 131072, NULL, "N",
      "tokens of a window, which is a sequence of its own (default 512)"},
     {"tokens", 0, K_INT, C_IMPORTANCE, AT(tokens), 1, 1e9, NULL, "N",
@@ -176,6 +188,8 @@ static const option_row rows[] = {
      "make one file of several that were measured on the same model"},
     {"ids", 0, K_TEXT, C_LOGITS, AT(ids), 0, 0, NULL, "1,2,3", "token ids"},
     {"text", 0, K_TEXT, C_LOGITS, AT(text), 0, 0, NULL, "TEXT", "text to tokenize"},
+    {"all", 0, K_FLAG, C_EVAL, AT(all), 0, 0, NULL, NULL,
+     "score the prompts of JSON lines too, not only what follows them"},
     {"all", 0, K_FLAG, C_LOGITS, AT(all), 0, 0, NULL, NULL,
      "every row, not only the last (--denoise gives every row of the block)"},
     {"denoise", 0, K_TEXT, C_LOGITS, AT(denoise), 0, 0, NULL, "MASKS",
@@ -504,7 +518,10 @@ fl_status fl_options_parse(fl_options *o, int argc, char **argv, fl_err *err)
     if (o->help) return FL_OK;
     if (o->n_args < c->min_args)
         return FL_FAIL(err, FL_E_ARG, 0, "%s needs %s: fourleaf %s", c->name,
-                       c->min_args == 2 ? "an input and an output" : "a model", c->usage);
+                       c->min_args == 1   ? "a model"
+                       : c->max_args == 2 ? "an input and an output"
+                                          : "a model and a text",
+                       c->usage);
     if (o->n_args > c->max_args)
         return FL_FAIL(err, FL_E_ARG, 0, "%s: unexpected '%s': fourleaf %s", c->name,
                        o->args[c->max_args], c->usage);

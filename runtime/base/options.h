@@ -62,6 +62,12 @@ typedef struct fl_options {
     const char *io;         /* uring|pread|fake */
     const char *block_mode; /* --block-mode causal|blockend|mixed|bidir: overrides the model's */
 
+    /* eval */
+    const char *against;     /* --against REFERENCE */
+    const char *save_logits; /* --save-logits FILE */
+    const char *passes;      /* all|causal|masked; NULL: all */
+    int64_t windows;         /* 0 not given */
+
     /* how the model's files are to be read */
     const char *v_heads; /* --v-heads grouped|tiled */
     const char *map;     /* --map FILE */

@@ -64,9 +64,9 @@ static fl_status add_window(planner *p, const int32_t *ids, int64_t n, fl_err *e
 static fl_status add_windows(planner *p, const fl_corpus *c, int64_t ctx, int64_t limit,
                              fl_err *err)
 {
-    for (int i = 0; i < c->n_parts; i++) {
-        const int64_t end = c->part[i].start + c->part[i].n;
-        for (int64_t at = c->part[i].start, n; at < end && p->t->tokens < limit; at += n) {
+    for (int i = 0; i < c->n_docs; i++) {
+        const int64_t end = c->doc[i].start + c->doc[i].n;
+        for (int64_t at = c->doc[i].start, n; at < end && p->t->tokens < limit; at += n) {
             n = end - at < ctx ? end - at : ctx;
             if (n > limit - p->t->tokens) n = limit - p->t->tokens;
             FL_TRY(add_window(p, c->ids + at, n, err));

@@ -3,7 +3,7 @@
 
 #include "runtime/model/sweep.h"
 
-/* The passes that a text is measured by. Each file is cut into windows of `ctx` tokens, each a
+/* The passes that a text is measured by. Each document is cut into windows of `ctx` tokens, each a
  * sequence of its own. In a model with blocks each whole block of a window behind the first one is
  * run twice, as the decoder does: clean, and before that as a block behind the clean rows, with
  * some rows masked: 15, 50, 85 and 100 % in turn (masked.h), which is what a block looks like from

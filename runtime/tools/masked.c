@@ -18,6 +18,13 @@ bool fl_mask_at(int text, int64_t pos, int level)
     return fixed_random(text, pos) < fl_mask_level[level];
 }
 
+int32_t fl_mask_fill(const fl_model *m)
+{
+    const int32_t end = m->tokenizer ? fl_tokenizer_special(m->tokenizer, "<|endoftext|>") : -1;
+    if (end >= 0) return end;
+    return m->index->hp.eos_id > 0 ? m->index->hp.eos_id : 0;
+}
+
 double fl_nll(const float *logits, int64_t n, int32_t id)
 {
     float max = logits[0];

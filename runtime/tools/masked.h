@@ -14,6 +14,9 @@ extern const double fl_mask_level[FL_MASK_LEVELS]; /* 0.15, 0.5, 0.85, 1 */
 /* Whether that position of the text with this number is masked at a level. */
 bool fl_mask_at(int text, int64_t pos, int level);
 
+/* What follows a text to the end of its last block: <|endoftext|>, else the model's end token. */
+int32_t fl_mask_fill(const fl_model *m);
+
 /* -log softmax(logits)[id] in double; not finite when the logits are not. */
 double fl_nll(const float *logits, int64_t n, int32_t id);
 

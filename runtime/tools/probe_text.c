@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/tools/masked.h"
+
 #define ASK "<|im_start|>user\n"
 #define REPLY "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 #define END "<|im_end|>"
@@ -85,8 +87,7 @@ fl_status fl_probe_text_open(fl_probe_text *t, const fl_model *model, int limit,
     const bool tiny = fl_tokenizer_size(tok) == TINY_VOCABULARY;
     const fl_probe_doc *d = tiny ? fl_probe_tiny : fl_probe_general;
     if (tiny) t->name = "clover-tiny";
-    t->fill = fl_tokenizer_special(tok, "<|endoftext|>");
-    if (t->fill < 0) t->fill = model->index->hp.eos_id > 0 ? model->index->hp.eos_id : 0;
+    t->fill = fl_mask_fill(model);
     fl_status st = FL_OK;
     for (; d->prompt && st == FL_OK && t->n_docs < FL_PROBE_DOCS; d++)
         st = add_doc(t, tok, d, limit > 0 ? (size_t)limit : 0, err);

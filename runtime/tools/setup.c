@@ -144,8 +144,8 @@ static fl_status open_engine(const fl_options *o, const fl_model *model, fl_gen_
 {
     fl_engine_params p;
     FL_TRY(fl_setup_engine_params(o, &p, err));
-    /* logits decodes nothing. */
-    const bool decodes = !o->command || strcmp(o->command, "logits") != 0;
+    const bool decodes =
+        !o->command || (strcmp(o->command, "logits") != 0 && strcmp(o->command, "eval") != 0);
     if (decodes && (c->mode == FL_GEN_AUTO || c->mode == FL_GEN_SPEC)) {
         p.held_rows = c->clover.block_size > 1 ? c->clover.block_size : DRAFT_ROWS;
         p.mtp = !c->clover.has_blocks && model->index->hp.n_mtp > 0;

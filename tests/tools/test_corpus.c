@@ -34,8 +34,8 @@ static void write_text(int i, const char *text) { fl_tmp_write(path[i], text, st
 
 static void expect(const fl_corpus *c, int part, const int32_t *ids, size_t n)
 {
-    assert_int_equal(c->part[part].n, n);
-    assert_memory_equal(c->ids + c->part[part].start, ids, n * sizeof *ids);
+    assert_int_equal(c->doc[part].n, n);
+    assert_memory_equal(c->ids + c->doc[part].start, ids, n * sizeof *ids);
 }
 
 static void plain_text_has_no_control_tokens(void **state)
@@ -80,14 +80,21 @@ static void lines_of_each_form(void **state)
     ASSERT_OK(fl_chat_encode(&p, t, &chat, &n_chat, &err));
     ASSERT_OK(fl_tokenizer_encode(t, "<|im_start|>ab<|im_end|>", 24, true, &turn, &n_turn, &err));
     ASSERT_OK(fl_tokenizer_encode(t, "<|im_end|>", 10, false, &plain, &n_plain, &err));
-    assert_int_equal(c.n_parts, 2);
-    assert_int_equal(c.part[1].start, c.part[0].n);
-    const int32_t *at = c.ids + c.part[1].start;
-    assert_int_equal(c.part[1].n, n_turn + n_chat + n_plain);
-    assert_int_equal(at[0], turn[0]);
-    assert_int_equal(at[n_turn - 1], turn[n_turn - 1]);
-    assert_memory_equal(at + n_turn, chat, n_chat * sizeof *at);
-    assert_memory_equal(at + n_turn + n_chat, plain, n_plain * sizeof *at);
+    assert_int_equal(c.n_docs, 4);
+    assert_int_equal(c.doc[1].start, c.doc[0].n);
+    assert_true(c.doc[0].line == 0 && c.doc[1].line == 1 && c.doc[2].line == 3);
+    assert_int_equal(c.doc[3].line, 4);
+    expect(&c, 1, turn, n_turn);
+    expect(&c, 2, chat, n_chat);
+    expect(&c, 3, plain, n_plain);
+    /* "ab" may be one token: then the prompt is what stands before it. */
+    assert_true(c.doc[1].prompt == 1 || c.doc[1].prompt == 2);
+    const int32_t *answer = c.ids + c.doc[2].start + c.doc[2].prompt;
+    assert_int_equal(c.doc[3].prompt, 0);
+    const int32_t opening = fl_tokenizer_special(t, "<|im_start|>");
+    int opened = 0;
+    for (const int32_t *at = c.ids + c.doc[2].start; at < answer; at++) opened += *at == opening;
+    assert_int_equal(opened, 2); /* the user's turn and the head of the answer */
     fl_json_free(&messages);
     free(turn);
     free(chat);
@@ -106,7 +113,11 @@ static void the_hash_sees_tokens_and_files(void **state)
     const uint64_t before = fl_corpus_hash(&a);
     a.ids[0]++;
     assert_true(fl_corpus_hash(&a) != before);
-    b.part[0].n--;
+    b.doc[0].n--;
+    assert_true(fl_corpus_hash(&b) != before);
+    b.doc[0].n++;
+    assert_true(fl_corpus_hash(&b) == before);
+    b.doc[0].prompt++;
     assert_true(fl_corpus_hash(&b) != before);
     fl_corpus_close(&a);
     fl_corpus_close(&b);
