@@ -166,11 +166,13 @@ static fl_status open_rows(reference *r, const char *file, const char *path, con
     const fl_logit_setup *f = fl_logit_reader_setup(r->rows);
     FL_TRY(check_reference(r, path, s, p, o, err));
     r->plan = *p;
-    r->plan.n_windows = f->windows;
+    r->plan.window = NULL;
     r->plan.causal = f->causal;
     r->plan.block_size = (int)f->block_size;
-    if (f->windows > p->n_found || f->block_size > FL_MAX_BLOCK ||
-        (uint64_t)fl_eval_all_rows(&r->plan) != fl_logit_reader_rows(r->rows))
+    FL_TRY(fl_eval_plan_windows(&r->plan, s->gen.clover.block_align, err));
+    const bool known = f->windows <= r->plan.n_windows && f->block_size <= FL_MAX_BLOCK;
+    r->plan.n_windows = f->windows;
+    if (!known || (uint64_t)fl_eval_all_rows(&r->plan) != fl_logit_reader_rows(r->rows))
         return FL_FAIL(err, FL_E_FORMAT, 0,
                        "%s: the file of logits is damaged: %llu rows are not those of %u windows",
                        path, (unsigned long long)fl_logit_reader_rows(r->rows), f->windows);
@@ -278,6 +280,7 @@ out:
     fl_eval_stats_free(stats);
     free(stats);
     free(p.window);
+    free(r.plan.window);
     fl_corpus_close(&text);
     close_subject(&s);
     return st;

@@ -39,7 +39,6 @@ fl_status fl_eval_plan_windows(fl_eval_plan *p, fl_block_align align, fl_err *er
         for (int64_t at = 0; at + p->ctx <= d->n; at += p->ctx)
             add_window(p, i, at, p->ctx, p->ctx / 2 + 1, room);
     }
-    p->n_found = p->n_windows;
     return FL_OK;
 }
 

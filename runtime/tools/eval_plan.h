@@ -28,8 +28,7 @@ typedef struct fl_eval_plan {
     const fl_corpus *text; /* borrowed */
     int ctx;
     fl_eval_window *window; /* malloc'ed */
-    int64_t n_found;        /* windows of the text */
-    int64_t n_windows;      /* those that count: at most as many */
+    int64_t n_windows;      /* at most those of the text */
     bool causal;            /* rows of the causal path are wanted */
     int block_size;         /* 0: no block passes */
     bool prompts;           /* of JSON lines are scored too */
