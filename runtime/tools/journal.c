@@ -155,8 +155,7 @@ fl_status fl_journal_start(fl_journal *j, const fl_journal_key *key, fl_err *err
     j->seed = h.check;
     j->n = 0;
     if (ftruncate(j->fd, 0) != 0) return failed(j, "cannot be cut", err);
-    FL_TRY(put(j, &h, sizeof h, 0, err));
-    return fl_journal_sync(j, err);
+    return put(j, &h, sizeof h, 0, err);
 }
 
 fl_status fl_journal_go_on(fl_journal *j, const fl_journal_key *key, size_t n, fl_err *err)

@@ -26,7 +26,7 @@ FL_CHECKED fl_status fl_journal_open(fl_journal **out, const char *target, fl_er
  * caller's) has *n entries, those of the first tensors. A torn or damaged end is left out. */
 FL_CHECKED fl_status fl_journal_load(fl_journal *j, fl_journal_key *key, uint64_t **hash, size_t *n,
                                      bool *found, fl_err *err);
-/* Begins the journal of a run from the first tensor on. Synced. */
+/* Begins the journal of a run from the first tensor on. */
 FL_CHECKED fl_status fl_journal_start(fl_journal *j, const fl_journal_key *key, fl_err *err);
 /* Goes on with the loaded one, whose key this is, behind its first n tensors. */
 FL_CHECKED fl_status fl_journal_go_on(fl_journal *j, const fl_journal_key *key, size_t n,

@@ -81,6 +81,7 @@ fl_status fl_output_open(fl_output *out, fl_gguf_writer **w, const fl_output_pla
 
 fl_status fl_output_note(fl_output *out, size_t i, uint64_t bytes, fl_err *err)
 {
+    FL_TRY(fl_gguf_writer_flush(out->w, err)); /* the journal says what a kill leaves */
     FL_TRY(fl_journal_add(out->journal, fl_gguf_writer_hash(out->w, i), err));
     out->unsynced += bytes;
     if (out->unsynced < sync_bytes) return FL_OK;

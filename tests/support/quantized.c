@@ -47,13 +47,18 @@ fl_status fl_quantize(const char *in, const char *out, const char *type, const c
     return st;
 }
 
-fl_status fl_quantize_with(const char *in, const char *out, const char *options, fl_err *err)
+fl_status fl_quantize_loud_with(const char *in, const char *out, const char *options, fl_err *err)
 {
     char words[1024];
     assert_true(snprintf(words, sizeof words, "quantize %s %s --threads 2%s%s", in, out,
                          options[0] ? " " : "", options) < (int)sizeof words);
+    return fl_command_call(fl_tool_quantize, words, err);
+}
+
+fl_status fl_quantize_with(const char *in, const char *out, const char *options, fl_err *err)
+{
     const int keep = hush();
-    const fl_status st = fl_command_call(fl_tool_quantize, words, err);
+    const fl_status st = fl_quantize_loud_with(in, out, options, err);
     unhush(keep);
     return st;
 }

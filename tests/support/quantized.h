@@ -13,6 +13,7 @@ fl_status fl_quantize_loud(const char *in, const char *out, const char *type, co
                            fl_err *err);
 /* The same with options as they are written, single spaces between them. */
 fl_status fl_quantize_with(const char *in, const char *out, const char *options, fl_err *err);
+fl_status fl_quantize_loud_with(const char *in, const char *out, const char *options, fl_err *err);
 
 /* A fresh folder and names in it: a safetensors folder, a GGUF to read, the file to write. */
 typedef struct fl_workplace {
