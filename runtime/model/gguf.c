@@ -280,6 +280,26 @@ static int by_offset(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
+/* Of two neighbours in the file: apart, and nothing between them but padding. What lies behind a
+ * tensor of a type that is not read cannot be told. */
+static fl_status check_neighbours(const cursor *c, const fl_gguf *g, const fl_gguf_tensor *a,
+                                  const fl_gguf_tensor *b)
+{
+    const uint64_t end = a->offset + a->bytes;
+    const fl_type_info *ti = fl_type_get(a->type);
+    if (end > b->offset)
+        return FL_FAIL(c->err, FL_E_FORMAT, 0,
+                       "%s: tensors '%.*s' and '%.*s' overlap: the file is damaged", c->path,
+                       SHOW(a->name), SHOW(b->name));
+    if (ti && ti->readable && b->offset - end >= g->alignment)
+        return FL_FAIL(c->err, FL_E_FORMAT, 0,
+                       "%s: %" PRIu64
+                       " bytes between tensors '%.*s' and '%.*s' belong to neither: the file is "
+                       "damaged",
+                       c->path, b->offset - end, SHOW(a->name), SHOW(b->name));
+    return FL_OK;
+}
+
 /* Every tensor lies aligned inside the data section, apart from the others. */
 static fl_status check_places(const cursor *c, const fl_gguf *g)
 {
@@ -303,10 +323,7 @@ static fl_status check_places(const cursor *c, const fl_gguf *g)
     }
     if (st == FL_OK) qsort(order, g->n_tensors, sizeof *order, by_offset);
     for (size_t i = 1; i < g->n_tensors && st == FL_OK; i++)
-        if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
-            st = FL_FAIL(c->err, FL_E_FORMAT, 0,
-                         "%s: tensors '%.*s' and '%.*s' overlap: the file is damaged", c->path,
-                         SHOW(order[i - 1]->name), SHOW(order[i]->name));
+        st = check_neighbours(c, g, order[i - 1], order[i]);
     free(order);
     return st;
 }

@@ -222,7 +222,30 @@ static int by_offset(const void *a, const void *b)
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-/* No name twice, no byte in two tensors. */
+/* No byte in two tensors, none in no tensor: whoever writes this format packs them. */
+static fl_status check_places(const scan *c, const fl_safetensor **order, size_t n)
+{
+    uint64_t at = c->data_start;
+    for (size_t i = 0; i < n; i++) {
+        const fl_safetensor *t = order[i];
+        if (t->offset < at)
+            return FL_FAIL(c->j.err, FL_E_FORMAT, 0,
+                           "%s: tensors '%.*s' and '%.*s' overlap: the file is damaged", c->j.path,
+                           SHOW(order[i - 1]->name), SHOW(t->name));
+        if (t->offset > at)
+            return FL_FAIL(c->j.err, FL_E_FORMAT, 0,
+                           "%s: %" PRIu64
+                           " bytes before tensor '%.*s' belong to no tensor: the file is damaged",
+                           c->j.path, t->offset - at, SHOW(t->name));
+        at = t->offset + t->bytes;
+    }
+    if (at == c->data_start + c->data_bytes) return FL_OK;
+    return FL_FAIL(c->j.err, FL_E_FORMAT, 0,
+                   "%s: %" PRIu64 " bytes at its end belong to no tensor: the file is damaged",
+                   c->j.path, c->data_start + c->data_bytes - at);
+}
+
+/* No name twice, places as above. */
 static fl_status check_table(const scan *c, const fl_safetensors *s)
 {
     fl_names names;
@@ -237,11 +260,7 @@ static fl_status check_table(const scan *c, const fl_safetensors *s)
                          SHOW(s->tensor[i].name));
     }
     if (st == FL_OK) qsort(order, s->n, sizeof *order, by_offset);
-    for (size_t i = 1; i < s->n && st == FL_OK; i++)
-        if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
-            st = FL_FAIL(c->j.err, FL_E_FORMAT, 0,
-                         "%s: tensors '%.*s' and '%.*s' overlap: the file is damaged", c->j.path,
-                         SHOW(order[i - 1]->name), SHOW(order[i]->name));
+    if (st == FL_OK) st = check_places(c, order, s->n);
     free(order);
     fl_names_fini(&names);
     return st;

@@ -86,6 +86,22 @@ static fl_status missing(const fl_shards *s, const char *name, const char *why, 
                    s->dir, name, why);
 }
 
+/* The file that the index names for a tensor is there. */
+static fl_status check_listed(const fl_shards *s, const fl_shard_entry *e, fl_err *err)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/%.*s", s->dir, (int)e->file.n, e->file.p) < 0)
+        return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory", s->dir);
+    const bool there = fl_path_exists(path);
+    free(path);
+    if (there) return FL_OK;
+    return FL_FAIL(err, FL_E_FORMAT, 0,
+                   "%s/%.*s: is missing, %s lists it for tensor '%.*s'; download it into this "
+                   "folder or give it back its name",
+                   s->dir, (int)e->file.n, e->file.p, index_name,
+                   (int)(e->tensor.n < 100 ? e->tensor.n : 100), e->tensor.p);
+}
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -113,10 +129,7 @@ static fl_status from_index(fl_shards *s, fl_err *err)
                        "again",
                        s->dir, index_name);
     qsort(s->path, (size_t)s->n, sizeof *s->path, by_name);
-    for (int i = 0; i < s->n; i++)
-        if (!fl_path_exists(s->path[i]))
-            return missing(s, s->path[i] + strlen(s->dir) + 1,
-                           "model.safetensors.index.json lists it", err);
+    for (size_t i = 0; i < s->n_map; i++) FL_TRY(check_listed(s, &s->map[i], err));
     return FL_OK;
 }
 

@@ -219,8 +219,9 @@ static void tensors_are_refused_in_one_line(void **state)
                *escape[] = {"t\033[2J"};
     const uint64_t zero[] = {0, 0}, next[] = {0, 512}, overlap[] = {0, 480}, odd[] = {16},
                    far[] = {1024}, huge[] = {1ull << 63};
-    const uint64_t empty[] = {32, 0}, negative[] = {32, (uint64_t)-4},
-                   product[] = {1ull << 32, 1ull << 31, 2}, bytes[] = {1ull << 62}, row[] = {33, 2};
+    const uint64_t ne1[] = {24, 1}, gap[] = {0, 128}, empty[] = {32, 0},
+                   negative[] = {32, (uint64_t)-4}, product[] = {1ull << 32, 1ull << 31, 2},
+                   bytes[] = {1ull << 62}, row[] = {33, 2};
     const struct {
         fl_bytes b;
         const char *words;
@@ -228,6 +229,7 @@ static void tensors_are_refused_in_one_line(void **state)
         {table(2, same, 2, ne2, 0, next), "'t' appears twice"},
         {table(2, two, 2, ne2, 0, overlap), "'t' and 'u' overlap"},
         {table(2, two, 2, ne2, 0, zero), "overlap"},
+        {table(2, two, 2, ne1, 0, gap), "32 bytes between tensors 't' and 'u' belong to neither"},
         {table(1, one, 2, ne2, 0, odd), "not a multiple of the alignment 32"},
         {table(1, one, 2, ne2, 0, far), "truncated or damaged"},
         {table(1, one, 2, ne2, 0, huge), "truncated or damaged"},

@@ -281,6 +281,10 @@ static void safetensors_headers_are_checked(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
          "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
          "overlap"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+         "4 bytes before tensor 'a' belong to no tensor"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+         "4 bytes at its end belong to no tensor"},
         {"{\"a\\u0000\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "escape"},
         {"{\"a\\n\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
          "control character"},
@@ -310,9 +314,9 @@ static void safetensors_spellings_are_read(void **state)
         "model.safetensors",
         " {\"__metadata__\" : {\"format\":\"pt\", \"t\":\"\\u00e9\\n\"} , \"s\\u0061\\/\\u00e9\": "
         "{\"shape\":[ ], \"dtype\":\"F8_E4M3\", \"data_offsets\":[0,1]},\n\"v\":{\"dtype\":\"U8\","
-        "\"shape\":[2,3,4,5,6],\"data_offsets\":[8,728]},\"n\":{\"dtype\":\"F4\",\"shape\":[9],"
-        "\"data_offsets\":[728,733]}}  ",
-        733);
+        "\"shape\":[2,3,4,5,6],\"data_offsets\":[1,721]},\"n\":{\"dtype\":\"F4\",\"shape\":[9],"
+        "\"data_offsets\":[721,726]}}  ",
+        726);
     char buf[32];
     ASSERT_OK(fl_source_open(&s, fl_files.dir, &err));
     const fl_tensor *t = fl_source_find(s, "sa/\xc3\xa9");
