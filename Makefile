@@ -23,7 +23,7 @@ Q       := $(if $(V),,@)
 SECONDS ?= 20
 
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wpointer-arith \
-        -Wwrite-strings -Wundef $(if $(WERROR),-Werror)
+        -Wwrite-strings -Wundef -Wno-psabi $(if $(WERROR),-Werror)
 # -ffp-contract=off: the numeric law says where a fused multiply-add is used, not the compiler.
 CFLAGS_BASE := -std=c11 -g $(WARN) -fno-math-errno -ffp-contract=off -pthread -MMD -MP
 CPPFLAGS_BASE := -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 $(if $(SMALL),-DFL_MINIMAL)
@@ -72,7 +72,7 @@ $(LIB): $(OBJ)
 	$(Q)$(AR) rcs $@ $^
 
 # Only these translation units may use wider vectors than the baseline.
-$(B)/kernels/x86/%_avx2.o: ARCH := -march=x86-64-v3
+$(B)/kernels/x86/%_avx2.o $(B)/quant/%_avx2.o: ARCH := -march=x86-64-v3
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)

@@ -14,18 +14,19 @@
  *     E_b = sum_i w_i (x_i - y_i)^2,   w_i = rms_b(x) + |x_i|
  * The weights say that large weights meet large products more often than small ones do.
  *
- * Q4_K, Q5_K: for each sub-block candidates of the step around (max - min) / qmax, each with its
- * weighted least squares scale and minimum; the scales and minima rounded to 6 bits; the 6-bit
- * pairs searched again by +-1 with the values re-rounded; d and dmin re-fitted by least squares
- * and rounded to float16; repeated while E = sum E_b falls. The plain choice (step from min and
- * max, no search) competes, so that no block is worse than plain rounding.
- * Q6_K, Q4_0: the same idea with one scale and no minimum. Q8_0: d = max|x| / 127 and values
- * rounded with the float16 d.
+ * Q4_K, Q5_K: for each sub-block 16 steps around (max - min) / qmax, each rounded with and then
+ * replaced by its weighted least squares scale and minimum, twice; then the 16 pairs of 6-bit
+ * numbers around the best compete with the values re-rounded; d and dmin are re-fitted by least
+ * squares and rounded to float16; repeated while E = sum E_b falls. The plain choice (step from
+ * min and max, no search) competes, so that no block is worse than plain rounding.
+ * Q6_K, IQ4_XS, Q4_0: the same idea with one scale and no minimum. Q8_0: d = max|x| / 127 and
+ * values rounded with the float16 d. quant/fit.h has the search.
  * Held by tests/quant/test_round.c: never worse per block than plain rounding, errors within
  * bounds, the decoder of quant/format.c reads what was written. */
 void fl_quantize_q4_k(const float *src, void *dst, int64_t n);
 void fl_quantize_q5_k(const float *src, void *dst, int64_t n);
 void fl_quantize_q6_k(const float *src, void *dst, int64_t n);
+void fl_quantize_iq4_xs(const float *src, void *dst, int64_t n);
 void fl_quantize_q4_0(const float *src, void *dst, int64_t n);
 void fl_quantize_q8_0(const float *src, void *dst, int64_t n);
 

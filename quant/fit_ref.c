@@ -1,0 +1,3 @@
+#include "quant/fit.h"
+
+const fl_fitter *fl_fitter_reference(void) { return &fit_functions; }
