@@ -48,10 +48,14 @@ class Subject:
         self.name, self.folder, self.a = name, folder, a
         self.bin, self.work = a.llama_bin, a.work
         self.frame = self.make("frame.gguf", "--type", "bf16")
-        self.stock = self.make("stock.gguf", "--type", kind, "--arch", "qwen35moe")
+        self.stock = self.path("stock.gguf")
+        if not self.stock.exists():
+            ours = self.make("stock-ours.gguf", "--type", kind, "--arch", "qwen35moe")
+            gguf_file.realign(ours, self.stock)
+            ours.unlink()
         self.reference = self.work / f"{name}-reference.logits"
         if not self.reference.exists():
-            fourleaf.run("eval", folder, a.heldout, "--act", "f32", "--save-logits", self.reference)
+            self.evaluate(folder, "f32", "--save-logits", self.reference)
 
     def path(self, name):
         return self.work / f"{self.name}-{name}"
@@ -62,12 +66,15 @@ class Subject:
             fourleaf.run("quantize", self.folder, out, *options)
         return out
 
+    def evaluate(self, model, act, *options):
+        options = ("--act", act, "--kv", "f32", *options)
+        return fourleaf.run("eval", model, self.a.heldout, *options, timeout=7200)
+
     def measure(self, donor):
         """(KL causal, NLL lost on block passes, KL there, shared bytes)."""
         whole = self.path("measured.gguf")
         size = gguf_file.exchange(self.frame, donor, whole)
-        options = ("--against", self.reference, "--act", self.a.act, "--json")
-        got = json.loads(fourleaf.run("eval", whole, self.a.heldout, *options, timeout=3600))
+        got = json.loads(self.evaluate(whole, self.a.act, "--against", self.reference, "--json"))
         whole.unlink()
         causal, masked = got["causal"], got["masked"]
         return causal["kl"], masked["delta_nll"], masked["kl"], size

@@ -123,6 +123,15 @@ def write(path, kv, n_kv, alignment, tensors):
             file.write(bytes(-len(raw) % alignment))
 
 
+def realign(path, out, alignment=32):
+    """A copy of the file with another alignment. llama-quantize copies the key general.alignment
+    but pads by 32, whatever it says, so that its output is broken for an input of ours."""
+    f, key = Gguf(path), b"general.alignment" + struct.pack("<I", 4)
+    old, new = (key + struct.pack("<I", n) for n in (f.alignment, alignment))
+    tensors = [(t.name, t.shape, t.kind, f.raw(t)) for t in f.tensors.values()]
+    write(out, f.kv.replace(old, new), f.n_kv, alignment, tensors)
+
+
 def exchange(frame, donor, out):
     """Writes `frame` with the tensors that `donor` has too in the donor's types and bytes.
 
