@@ -211,6 +211,44 @@ static void a_temporary_of_this_number(void **state)
     free(mine);
 }
 
+/* PATH.part: left by suspend, gone on with at a place, one holder, never more than it has. */
+static void a_part_is_left_and_gone_on_with(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    fl_outfile *f, *other;
+    char *part = NULL, *data;
+    assert_true(asprintf(&part, "%s" FL_OUTFILE_PART, path) > 0);
+    ASSERT_OK(fl_outfile_open_part(&f, path, 0, &err));
+    ASSERT_OK(fl_outfile_write(f, "abcdef", 6, &err));
+    ASSERT_FAILS(fl_outfile_open_part(&other, path, 0, &err), FL_E_IO, "another run is writing it");
+    assert_null(other);
+    err = (fl_err){0};
+    ASSERT_OK(fl_outfile_suspend(&f, &err));
+    assert_null(f);
+    ASSERT_FAILS(fl_outfile_open_part(&f, path, 7, &err), FL_E_IO, "at least 7 bytes");
+    err = (fl_err){0};
+    ASSERT_OK(fl_outfile_open_part(&f, path, 3, &err));
+    assert_int_equal(fl_outfile_tell(f), 3);
+    ASSERT_OK(fl_outfile_write(f, "XY", 2, &err));
+    ASSERT_OK(fl_outfile_sync(f, &err));
+    assert_true(access(path, F_OK) != 0);
+    ASSERT_OK(fl_outfile_commit(&f, &err));
+    ASSERT_OK(fl_file_load(path, 100, &data, NULL, &err));
+    assert_string_equal(data, "abcXY");
+    free(data);
+    ASSERT_OK(fl_outfile_open_part(&f, path, 0, &err));
+    fl_outfile_discard(&f);
+    assert_true(access(part, F_OK) != 0);
+    /* A link in its place is not followed. */
+    assert_int_equal(symlink(path, part), 0);
+    ASSERT_FAILS(fl_outfile_open_part(&f, path, 0, &err), FL_E_IO, part);
+    ASSERT_FAILS(fl_outfile_check(dir, &err), FL_E_ARG, "is a folder");
+    err = (fl_err){0};
+    ASSERT_OK(fl_outfile_check(path, &err));
+    free(part);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +260,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_a_killed_writer_left_is_removed, setup, teardown),
         cmocka_unit_test_setup_teardown(what_may_be_anothers_stays, setup, teardown),
         cmocka_unit_test_setup_teardown(a_temporary_of_this_number, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_part_is_left_and_gone_on_with, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
