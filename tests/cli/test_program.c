@@ -203,7 +203,7 @@ static void a_broken_stdout_is_one_line(void **state)
                                         "run \"$M\" -p hi --max-tokens 9 --ignore-eos --think off",
                                         "run \"$M\" -p hi --max-tokens 9 --ignore-eos --json"};
     char line[512];
-    for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
+    for (size_t i = 0; i < sizeof(words) / sizeof(*words); i += FL_SANITIZED_OR(2, 1)) {
         snprintf(line, sizeof(line), "%s >/dev/full", words[i]);
         fails_with_one_line(1, line, "standard output: No space left on device");
         snprintf(line, sizeof(line), "%s >&-", words[i]);
@@ -319,7 +319,7 @@ static void an_option_without_effect_is_said(void **state)
                  {"run \"$M\" -p hi --mode block --block-mode causal", NULL, ""},
                  {"logits \"$M\" --ids 1,2 -o \"$S\" --block-mode causal", masks, ""},
                  {"logits \"$M\" --ids 1,2 -o \"$S\" --denoise 1 --block-mode causal", NULL, ""}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += FL_SANITIZED_OR(4, 1)) {
         char words[256], note[128] = "has no effect";
         const bool run = cases[i].words[0] == 'r';
         snprintf(words, sizeof words, "%s%s", cases[i].words, run ? " --max-tokens 1" : "");

@@ -128,7 +128,7 @@ static void M6_a_chat_goes_on_over_runs(void **state)
         assert_string_equal(text[1], "The capital of Japan is Tokyo.\n");
         assert_said(2, ": 4 messages, ");
         /* The third turn goes on behind the second question, with thinking. */
-        assert_int_equal(RUN(NEVER, "Hello", "--mode", modes[m], "--json"), 0);
+        assert_int_equal(RUN(NEVER, "Hello", "--max-tokens", "8", "--mode", modes[m], "--json"), 0);
         fl_err err = {0};
         fl_json *j = NULL;
         ASSERT_OK(fl_json_parse(text[1], strlen(text[1]), "output", &j, &err));

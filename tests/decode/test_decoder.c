@@ -81,7 +81,7 @@ static void A8_speculation_gives_the_text_of_ar(void **state)
         fl_make_gguf(&make, file);
         fl_engine_params p = fl_engine_defaults();
         p.threads = 1;
-        p.n_ctx = 1060;
+        p.n_ctx = FL_SANITIZED_OR(300, 1060);
         p.held_rows = 32;
         fl_loaded l = fl_load(file, &p);
         ASSERT_OK(fl_generator_create(&g, l.engine, &err));
@@ -95,12 +95,12 @@ static void A8_speculation_gives_the_text_of_ar(void **state)
         c.sampler = (fl_sampler_config){.top_p = 1.0};
         c.ignore_eos = true;
         c.repeat_stop = false;
-        c.max_tokens = -1;  /* until the context is full: 1,020 tokens */
+        c.max_tokens = -1;  /* until the context is full: 1,020 tokens, or 260 */
         c.draft_min = 0.0f; /* whole drafts, right or wrong */
         c.draft_always = true;
         check_speculation(g, l.engine, &c, ids, 40, &accepted);
         c.sampler = (fl_sampler_config){.temp = 0.7, .top_k = 5, .top_p = 0.95, .seed = 3};
-        c.max_tokens = 120;
+        c.max_tokens = FL_SANITIZED_OR(60, 120);
         check_speculation(g, l.engine, &c, ids, 40, &accepted);
         c.draft_min = 0.3f;
         c.draft_always = false; /* AR takes turns as the clock says */
@@ -113,7 +113,7 @@ static void A8_speculation_gives_the_text_of_ar(void **state)
         c.sampler.frequency = 0.1;
         c.sampler.repetition = 1.1;
         check_speculation(g, l.engine, &c, ids, 40, &accepted);
-        assert_true(accepted > (kind ? 500 : 0));
+        assert_true(accepted > (kind ? FL_SANITIZED_OR(60, 500) : FL_SANITIZED_OR(-1, 0)));
         fl_generator_destroy(&g);
         fl_unload(&l);
     }
@@ -196,19 +196,19 @@ static void C083_penalties_do_not_count_the_prompt(void **state)
     fl_tiny_prompt(ids, 41);
     for (int mode = FL_GEN_AR; mode <= FL_GEN_SPEC; mode++) {
         fl_gen_config c = fl_tiny_config((fl_gen_mode)mode);
-        c.clover.threshold = 1.0f;
-        c.max_tokens = 60;
-        fl_tiny_run(&c, ids, 41, &plain);
-        /* A prompt made of the very token that comes first would lose it if it counted. */
-        int32_t same[41];
-        for (int i = 0; i < 41; i++) same[i] = plain.ids[0];
-        c.max_tokens = 1;
-        fl_tiny_run(&c, same, 41, &plain);
-        c.sampler.presence = 2.0;
-        c.sampler.repetition = 10.0;
-        fl_tiny_run(&c, same, 41, &o);
-        /* In a block other rows may be final, and count, before the first one. */
-        if (mode != FL_GEN_BLOCK) assert_int_equal(o.ids[0], plain.ids[0]);
+        /* A prompt made of the very token that comes first would lose it if it counted; in a block
+         * other rows may be final, and count, before the first one. */
+        if (mode != FL_GEN_BLOCK) {
+            int32_t same[41];
+            c.max_tokens = 1;
+            fl_tiny_run(&c, ids, 41, &plain);
+            for (int i = 0; i < 41; i++) same[i] = plain.ids[0];
+            fl_tiny_run(&c, same, 41, &plain);
+            c.sampler.presence = 2.0;
+            c.sampler.repetition = 10.0;
+            fl_tiny_run(&c, same, 41, &o);
+            assert_int_equal(o.ids[0], plain.ids[0]);
+        }
         /* What was generated counts: the penalized text repeats less. */
         int seen[512] = {0}, repeats[2] = {0};
         for (int penalized = 0; penalized < 2; penalized++) {
@@ -266,7 +266,7 @@ static void penalties_count_the_rows_of_a_blocks_earlier_passes(void **state)
     int32_t ids[41], want[23];
     static fl_output o;
     fl_tiny_prompt(ids, 41);
-    for (int sampled = 0; sampled < 2; sampled++) {
+    for (int sampled = FL_SANITIZED; sampled < 2; sampled++) {
         fl_gen_config c = fl_tiny_config(FL_GEN_BLOCK);
         c.clover.threshold = 1.0f;
         c.max_tokens = 23;

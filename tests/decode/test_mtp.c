@@ -349,6 +349,7 @@ static void the_text_is_that_of_ar(void **state)
             fl_gen_config c;
             fl_gen_config_init(&c, l.model);
             c.sampler = samplers[i];
+            c.max_tokens = FL_SANITIZED_OR(120, -1);
             c.ignore_eos = c.draft_always = true;
             c.repeat_stop = false;
             c.draft_min = taught ? 0.3f : 0.0f;
@@ -365,7 +366,7 @@ static void the_text_is_that_of_ar(void **state)
             if (taught) right += spec.accepted;
         }
     }
-    assert_true(right > 400);
+    assert_true(right > FL_SANITIZED_OR(80, 400));
     fl_generator_destroy(&g);
     fl_unload(&l);
 }

@@ -14,7 +14,7 @@ static void M6_regenerating_reads_nothing_before_the_answer(void **state)
     static const uint32_t kv[] = {FL_TYPE_F16, FL_TYPE_F32, FL_TYPE_Q8_0};
     for (int k = 0; k < 3; k++) {
         fl_long_open(kv[k], 0);
-        for (int m = 0; m < 3; m++) {
+        for (int m = FL_SANITIZED_OR(k, 0); m < FL_SANITIZED_OR(k + 1, 3); m++) {
             fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], (m + k) % 2);
             fl_turns_make(&c);
             fl_outcome_of(&fl_long, &cfg, &c, &a);
@@ -58,7 +58,7 @@ static void M6_editing_a_message_reads_nothing_before_it(void **state)
     fl_long_open(FL_TYPE_F16, 0);
     const int64_t chunk = fl_long.engine->params.chunk;
     for (int m = 0; m < 3; m++)
-        for (int message = 1; message < 7; message++) {
+        for (int message = 1; message < 7; message += FL_SANITIZED_OR(3, 1)) {
             const int i = (message + m) % 4;
             fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], i % 2);
             fl_turns_make(&c);
@@ -87,7 +87,7 @@ static void M6_the_next_turn_reads_what_is_new(void **state)
     for (int m = 0; m < 3; m++) {
         fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], true);
         fl_turns_make(&c);
-        for (int turn = 0; turn < 3; turn++) {
+        for (int turn = 0; turn < FL_SANITIZED_OR(1, 3); turn++) {
             fl_outcome_of(&fl_long, &cfg, &c, &o);
             const int64_t held = fl_long.engine->state.n;
             fl_turns_append(&c, o.ids, FL_TURNS_OUT);
@@ -111,7 +111,7 @@ static void C087_a_changed_head_is_reused_up_to_the_change(void **state)
     static fl_turns c;
     static fl_outcome o;
     fl_long_open(FL_TYPE_F16, 0);
-    for (int where = 0; where < 3; where++) {
+    for (int where = 0; where < 3; where += FL_SANITIZED_OR(2, 1)) {
         fl_gen_config cfg = fl_turns_config(FL_GEN_AR, false);
         fl_turns_begin(&c, 1100, 3);
         fl_turns_add(&c, 20, 4);
@@ -140,7 +140,7 @@ static void M6_a_long_answer_can_be_cut_and_continued(void **state)
     static fl_turns c;
     static fl_outcome o;
     fl_long_open(FL_TYPE_F16, 0);
-    for (int m = 0; m < 3; m++) {
+    for (int m = FL_SANITIZED; m < 3; m++) {
         fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], true);
         fl_turns_begin(&c, 20, 6);
         cfg.max_tokens = 512 + 90;
@@ -169,7 +169,7 @@ static void M6_a_small_budget_changes_no_bit(void **state)
     for (int i = 0; i < 4; i++) {
         const uint64_t copy = (fl_tiny.engine->state.gdn_bytes + 4095) / 4096 * 4096;
         fl_long_open(FL_TYPE_F16, (uint64_t)copies[i] * copy);
-        for (int message = 6; message > 0; message -= 2) {
+        for (int message = 6; message > 0; message -= FL_SANITIZED_OR(5, 2)) {
             fl_gen_config cfg = fl_turns_config(fl_turns_modes[message % 3], message % 2);
             fl_turns_make(&c);
             fl_outcome_of(&fl_long, &cfg, &c, &o);
@@ -192,7 +192,7 @@ static void M7_a_block_that_stops_early_then_a_turn_of_two_tokens(void **state)
     static fl_turns c;
     static fl_outcome o;
     fl_gen_config cfg = fl_turns_config(FL_GEN_BLOCK, false);
-    for (int n_out = 1; n_out <= 40; n_out += 6) {
+    for (int n_out = 1; n_out <= 40; n_out += FL_SANITIZED_OR(18, 6)) {
         fl_turns_begin(&c, 45, 7);
         cfg.max_tokens = n_out;
         fl_state_reset(&fl_tiny.engine->state);
@@ -213,7 +213,7 @@ static void M7_a_block_that_starts_below_the_state(void **state)
     (void)state;
     static fl_turns c;
     static fl_outcome o;
-    for (int n = 34; n < 64; n += 7) {
+    for (int n = 34; n < 64; n += FL_SANITIZED_OR(28, 7)) {
         fl_gen_config ar = fl_turns_config(FL_GEN_AR, true),
                       block = fl_turns_config(FL_GEN_BLOCK, true);
         fl_turns_begin(&c, n, 7);
@@ -285,6 +285,7 @@ static void M7_canceled_in_prefill_within_a_chunk(void **state)
     fl_turns_begin(&c, 400, 11);
     for (int m = 0; m < 3; m++)
         for (int k = 0; k < 3; k++) {
+            if (FL_SANITIZED && k != m) continue;
             fl_gen_config cfg = fl_turns_config(fl_turns_modes[m], false);
             const int64_t end = fl_turns_answer(cfg.mode, c.n);
             /* Before the first chunk, the fourth, and behind the last. */

@@ -43,7 +43,7 @@ static void check_goldens(const char *file, int64_t chunk)
     check_golden(l.engine, "", 1);
     check_golden(l.engine, "", 7);
     check_golden(l.engine, "", 64);
-    check_golden(l.engine, "", 300);
+    if (!FL_SANITIZED || strcmp(file, "hf") == 0) check_golden(l.engine, "", 300);
     fl_unload(&l);
 }
 
@@ -85,21 +85,19 @@ static void mtp_logits_equal_the_golden(void **state)
         p.chunk = 16 + 7 * f;
         snprintf(path, sizeof path, "tests/golden/model/%s", files[f]);
         fl_loaded l = fl_load(path, &p);
-        float *got = malloc((size_t)(want.rows * want.cols) * sizeof *got);
-        assert_non_null(got);
+        double most = 0.0;
         assert_int_equal(want.rows, 63);
         assert_int_equal(want.cols, l.model->index->hp.n_vocab);
-        for (int t = 0; t < 63; t++) {
+        for (int t = 0; t < 63; t += FL_SANITIZED_OR(8, 1)) {
             const float *logits = NULL;
             fl_state_reset(&l.engine->state);
             ASSERT_OK(fl_forward_clean(l.engine, ids.i, t + 1, &err));
             ASSERT_OK(fl_forward_draft(l.engine, ids.i[t + 1], 0, &logits, &err));
-            memcpy(got + t * want.cols, logits, (size_t)want.cols * sizeof *got);
+            const double error = fl_max_error(logits, want.f + t * want.cols, want.cols);
+            if (!(error <= 1e-4)) fail_msg("%s, row %d: relative error %g", path, t, error);
+            if (error > most) most = error;
         }
-        const double error = fl_max_error(got, want.f, want.rows * want.cols);
-        if (!(error <= 1e-4)) fail_msg("%s: relative error %g", path, error);
-        printf("# %s: relative error %g\n", files[f], error);
-        free(got);
+        printf("# %s: relative error %g\n", files[f], most);
         fl_unload(&l);
     }
     fl_npy_free(&ids);
@@ -201,7 +199,8 @@ static void check_block_goldens(const char *folder, const char *model)
     ASSERT_OK(fl_json_parse(text, n, path, &j, &err));
     const fl_json *cases = fl_json_get(j, "cases");
     assert_true(fl_json_size(cases) >= 10);
-    for (size_t i = 0; i < fl_json_size(cases); i++)
+    /* Every mode comes in every fifth place. */
+    for (size_t i = 0; i < fl_json_size(cases); i += FL_SANITIZED_OR(3, 1))
         check_case(l.engine, folder, fl_json_at(cases, i));
     fl_json_free(&j);
     free(text);
@@ -245,6 +244,7 @@ static void bits_do_not_depend_on_chunks_or_threads(void **state)
     int32_t ids[70];
     enum { N = sizeof(ids) / sizeof(*ids) };
     m.type = FL_TYPE_Q4_K;
+    fl_make_quick_experts(&m);
     m.n_layer = m.interval = 2;
     fl_make_gguf(&m, path);
     for (int i = 0; i < N; i++) ids[i] = (i * 37 + 11) % 256;
@@ -256,6 +256,7 @@ static void bits_do_not_depend_on_chunks_or_threads(void **state)
     const uint64_t hash = fl_state_hash(&l.engine->state);
     fl_unload(&l);
     for (size_t i = 0; i < sizeof(other) / sizeof(*other); i++) {
+        if (FL_SANITIZED && other[i].threads == 1) continue;
         p.chunk = other[i].chunk;
         p.threads = other[i].threads;
         l = fl_load(path, &p);

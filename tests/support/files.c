@@ -23,6 +23,7 @@ int fl_files_setup_model(void **state)
     m.type = FL_TYPE_Q4_K;
     m.n_layer = m.interval = 2;
     m.n_vocab = 320;
+    fl_make_quick_experts(&m);
     fl_files_setup(state);
     fl_make_gguf(&m, fl_files.gguf);
     return 0;

@@ -12,7 +12,8 @@ extern fl_test_files fl_files;
 
 /* Setup and teardown for cmocka, of a group or of a test. */
 int fl_files_setup(void **state);
-/* The same with a model of two layers, clover_moe in Q4_K, at fl_files.gguf. */
+/* The same with a model of two layers, clover_moe in Q4_K (fl_make_quick_experts), at
+ * fl_files.gguf. */
 int fl_files_setup_model(void **state);
 int fl_files_teardown(void **state);
 

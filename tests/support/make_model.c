@@ -9,6 +9,7 @@
 
 #include "tests/support/bytes.h"
 #include "tests/support/make_tensors.h"
+#include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
 static void need(bool ok, const char *what)
@@ -59,6 +60,13 @@ fl_make fl_make_tiny(void)
     m.d_ff = m.d_ff_shared = 32;
     m.n_vocab = 320;
     return m;
+}
+
+void fl_make_quick_experts(fl_make *m)
+{
+    if (!FL_SANITIZED) return;
+    m->mix[0].part = "_exps";
+    m->mix[0].type = FL_TYPE_Q8_0;
 }
 
 /* ---- vocabulary --------------------------------------------------------------------------- */

@@ -60,6 +60,9 @@ fl_make fl_make_default(void);
 /* A much smaller one (under 1 MB in F32) for tests that open many files; rows of 32 and 64. */
 fl_make fl_make_tiny(void);
 
+/* Under a sanitizer, where rounding to Q4_K takes half a minute, experts in Q8_0. */
+void fl_make_quick_experts(fl_make *m);
+
 void fl_make_gguf(const fl_make *m, const char *path);
 /* Makes the folder if needed; writes config.json, generation_config.json, tokenizer.json and
  * model.safetensors (or shards with their index). */

@@ -14,6 +14,15 @@
 
 #include "runtime/base/status.h"
 
+/* A sanitizer makes a program many times slower and looks at paths and threads, not at values: what
+ * only takes the same path again with other values is done less often there. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { FL_SANITIZED = 1 };
+#else
+enum { FL_SANITIZED = 0 };
+#endif
+#define FL_SANITIZED_OR(sanitized, plain) (FL_SANITIZED ? (sanitized) : (plain))
+
 /* The call succeeds; else the test fails with the error's own line. Needs a local `fl_err err`. */
 #define ASSERT_OK(call)                                                     \
     do {                                                                    \
