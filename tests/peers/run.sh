@@ -90,7 +90,7 @@ llama() {
 block() { "$venv/bin/python" tests/peers/compare_block.py $tiny "$work"; }
 perplexity() {
     "$venv/bin/python" tests/peers/compare_perplexity.py $tiny/model $tiny/heldout.jsonl \
-        "$work/compare" "$tools_bin"
+        "$work/compare"
 }
 quant() { "$venv/bin/python" tests/peers/compare_quant.py "$work/quant" "$tools_bin"; }
 memory() {
