@@ -140,11 +140,11 @@ static bool same_wiring(const fl_wiring *a, const fl_wiring *b)
 
 /* Rows under the wiring, measured or remembered. The files are read anew when another assignment
  * of roles asks for it. */
-static fl_status rows_of(fl_probe *p, const fl_wiring *w, bool quick, const fl_probe_rows **out,
-                         fl_err *err)
+static fl_status rows_of(fl_probe *p, const fl_wiring *w, fl_probe_part part,
+                         const fl_probe_rows **out, fl_err *err)
 {
     for (int i = 0; i < p->n_memo; i++)
-        if (p->memo[i].quick == quick && same_wiring(&p->memo[i].key, w)) {
+        if (p->memo[i].part == part && same_wiring(&p->memo[i].key, w)) {
             *out = &p->memo[i].rows;
             return FL_OK;
         }
@@ -152,15 +152,15 @@ static fl_status rows_of(fl_probe *p, const fl_wiring *w, bool quick, const fl_p
         while (p->n_memo > 0) fl_probe_rows_free(&p->memo[--p->n_memo].rows);
     if (!same_roles(&w->roles, &p->wiring.roles)) FL_TRY(open_as(p, w, err));
     fl_probe_rows rows = {0};
-    FL_TRY(fl_probe_rows_init(&rows, &p->text, err));
-    const fl_status st = fl_probe_masked(p->engine, &p->text, &w->clover, quick, &rows, err);
+    FL_TRY(fl_probe_rows_init(&rows, &p->text, part, err));
+    const fl_status st = fl_probe_masked(p->engine, &p->text, &w->clover, part, &rows, err);
     if (st != FL_OK) {
         fl_probe_rows_free(&rows);
         return st;
     }
     p->n_measured++;
     p->memo[p->n_memo].key = *w;
-    p->memo[p->n_memo].quick = quick;
+    p->memo[p->n_memo].part = part;
     p->memo[p->n_memo].rows = rows;
     *out = &p->memo[p->n_memo++].rows;
     return FL_OK;
@@ -172,7 +172,7 @@ typedef struct alternatives {
     fl_wiring w[FL_PROBE_ASSIGNMENTS + 4];
     char value[FL_PROBE_ASSIGNMENTS + 4][64];
     int n, base;
-    bool first_block;
+    fl_probe_part part;
 } alternatives;
 
 static void offer(alternatives *a, const fl_wiring *w, const char *value)
@@ -191,15 +191,14 @@ static fl_status settle(fl_probe *p, const alternatives *a, fl_wiring *w, bool *
     const fl_probe_rows *rows;
     fl_status st = FL_OK;
     say(p, a->guess);
-    FL_GO(rows_of(p, &a->w[a->base], false, &rows, err));
-    FL_GO(fl_probe_rows_init(&base, &p->text, err));
-    memcpy(base.nll, rows->nll, (size_t)base.n_answer * FL_MASK_LEVELS * sizeof *base.nll);
+    FL_GO(rows_of(p, &a->w[a->base], a->part, &rows, err));
+    FL_GO(fl_probe_rows_init(&base, &p->text, a->part, err));
+    memcpy(base.nll, rows->nll, (size_t)(base.n_answer * base.n_levels) * sizeof *base.nll);
     for (int i = 0; i < a->n; i++) {
         fl_probe_entry *e = new_entry(p, a->guess, a->value[i]);
         say(p, a->guess);
-        FL_GO(rows_of(p, &a->w[i], false, &rows, err));
-        const fl_probe_diff d =
-            fl_probe_compare(rows, &base, &p->text, a->first_block, a->w[i].clover.block_size);
+        FL_GO(rows_of(p, &a->w[i], a->part, &rows, err));
+        const fl_probe_diff d = fl_probe_compare(rows, &base);
         for (int l = 0; l < FL_MASK_LEVELS; l++) e->nll[l] = fl_probe_mean(rows, l);
         e->mean = fl_probe_mean(rows, -1);
         e->diff = d.mean;
@@ -250,7 +249,7 @@ static fl_status screen(fl_probe *p, const fl_wiring *w, int32_t id, double *nll
     for (int k = 0; k < 4; k++) {
         x.clover.pred_shift = k & 1;
         if (k & 2) x.clover.gdn_block_mode = FL_GDN_CAUSAL;
-        FL_TRY(rows_of(p, &x, true, &rows, err));
+        FL_TRY(rows_of(p, &x, FL_PROBE_QUICK, &rows, err));
         const double mean = fl_probe_mean(rows, -1);
         if (mean < *nll) *nll = mean;
     }
@@ -299,8 +298,10 @@ static fl_status settle_mask(fl_probe *p, int32_t definition, fl_wiring *w, bool
 
 /* ---- the guesses about blocks ------------------------------------------------------------- */
 
-/* GDN modes; with renamed tensors each assignment of their roles is one. */
-static fl_status settle_gdn(fl_probe *p, fl_wiring *w, bool *changed, fl_err *err)
+/* GDN modes; with renamed tensors each assignment of their roles is one. The backward branch is
+ * tried as `branch` says. */
+static fl_status settle_mode(fl_probe *p, const fl_wiring *branch, fl_wiring *w, bool *changed,
+                             fl_err *err)
 {
     static const char *const modes[] = {"blockend", "causal", "mixed"};
     alternatives a = {.guess = "GDN in a block"};
@@ -309,7 +310,7 @@ static fl_status settle_gdn(fl_probe *p, fl_wiring *w, bool *changed, fl_err *er
         fl_clover_set(&v.clover, "gdn_block_mode", modes[i]);
         offer(&a, &v, modes[i]);
     }
-    v.clover.gdn_block_mode = FL_GDN_BIDIR;
+    v = *branch;
     if (p->roles.n_options == 0 && p->model.index->clover.has_bwd) {
         a.base = a.n;
         offer(&a, &v, "bidir");
@@ -321,7 +322,7 @@ static fl_status settle_gdn(fl_probe *p, fl_wiring *w, bool *changed, fl_err *er
         v.roles = p->roles.option[i];
         snprintf(value, sizeof value, "bidir, assignment of roles %d", i + 1);
         say(p, a.guess);
-        FL_TRY(rows_of(p, &v, false, &rows, err));
+        FL_TRY(rows_of(p, &v, FL_PROBE_ALL, &rows, err));
         if (fl_probe_mean(rows, -1) < best) {
             best = fl_probe_mean(rows, -1);
             a.base = a.n;
@@ -335,7 +336,8 @@ static fl_status settle_gdn(fl_probe *p, fl_wiring *w, bool *changed, fl_err *er
 static fl_status settle_word(fl_probe *p, const char *guess, const char *name, fl_wiring *w,
                              bool *changed, fl_err *err)
 {
-    alternatives a = {.guess = guess, .first_block = strcmp(name, "block_align") == 0};
+    alternatives a = {.guess = guess};
+    if (strcmp(name, "block_align") == 0) a.part = FL_PROBE_FIRST;
     const fl_switch *s = fl_switches;
     while (strcmp(s->name, name) != 0) s++;
     for (int i = 0; s->words[i]; i++) {
@@ -368,19 +370,36 @@ static fl_status settle_pool(fl_probe *p, fl_wiring *w, bool *changed, fl_err *e
     return settle(p, &a, w, changed, err);
 }
 
+static fl_status settle_branch(fl_probe *p, fl_wiring *w, bool *changed, fl_err *err)
+{
+    FL_TRY(settle_word(p, "backward scan", "gdn_scan", w, changed, err));
+    FL_TRY(settle_word(p, "combination", "gdn_combine", w, changed, err));
+    return settle_word(p, "convolution's edge", "gdn_conv_edge", w, changed, err);
+}
+
+/* First how the branch works, as if it were in use: wrongly wired it may lose to rows that see
+ * nothing to their right. Where the roles of its tensors are guesses, they come first. */
+static fl_status settle_gdn(fl_probe *p, fl_wiring *w, bool *changed, fl_err *err)
+{
+    const bool known = p->model.index->clover.has_bwd && p->roles.n_options == 0;
+    bool tried = false;
+    fl_wiring branch = *w;
+    branch.clover.gdn_block_mode = FL_GDN_BIDIR;
+    if (known) FL_TRY(settle_branch(p, &branch, &tried, err));
+    FL_TRY(settle_mode(p, &branch, w, changed, err));
+    const bool taken = w->clover.gdn_block_mode == FL_GDN_BIDIR;
+    return taken && !known ? settle_branch(p, w, changed, err) : FL_OK;
+}
+
+/* Alignment before the branch: rows of the prompt in a block that knew none would tell against the
+ * branch. */
 static fl_status settle_all(fl_probe *p, int32_t mask, fl_wiring *w, bool *changed, fl_err *err)
 {
-    static const char *const branch[][2] = {{"backward scan", "gdn_scan"},
-                                            {"combination", "gdn_combine"},
-                                            {"convolution's edge", "gdn_conv_edge"}};
-    static const char *const block[][2] = {{"convolution's tail", "gdn_tail"},
-                                           {"block alignment", "block_align"},
-                                           {"commit", "commit_mode"}};
     FL_TRY(settle_mask(p, mask, w, changed, err));
+    FL_TRY(settle_word(p, "block alignment", "block_align", w, changed, err));
     FL_TRY(settle_gdn(p, w, changed, err));
-    for (int i = 0; i < 3 && w->clover.gdn_block_mode == FL_GDN_BIDIR; i++)
-        FL_TRY(settle_word(p, branch[i][0], branch[i][1], w, changed, err));
-    for (int i = 0; i < 3; i++) FL_TRY(settle_word(p, block[i][0], block[i][1], w, changed, err));
+    FL_TRY(settle_word(p, "convolution's tail", "gdn_tail", w, changed, err));
+    FL_TRY(settle_word(p, "commit", "commit_mode", w, changed, err));
     return settle_pool(p, w, changed, err);
 }
 
@@ -413,11 +432,11 @@ static fl_status descend(fl_probe *p, fl_err *err)
         p->n_entries = p->n_file; /* the last round's table is the one that counts */
         FL_TRY(settle_all(p, mask, &w, &changed, err));
     }
-    FL_TRY(rows_of(p, &w, false, &rows, err));
+    FL_TRY(rows_of(p, &w, FL_PROBE_ALL, &rows, err));
     for (int l = 0; l < FL_MASK_LEVELS; l++) p->winner[l] = fl_probe_mean(rows, l);
     fl_wiring plain = w;
     plain.clover.gdn_block_mode = FL_GDN_CAUSAL;
-    FL_TRY(rows_of(p, &plain, false, &rows, err));
+    FL_TRY(rows_of(p, &plain, FL_PROBE_ALL, &rows, err));
     for (int l = 0; l < FL_MASK_LEVELS; l++) p->plain[l] = fl_probe_mean(rows, l);
     if (!same_roles(&w.roles, &p->wiring.roles)) FL_TRY(open_as(p, &w, err));
     p->wiring = w;

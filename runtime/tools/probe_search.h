@@ -48,7 +48,7 @@ typedef struct fl_probe {
     int n_measured;
     struct {
         fl_wiring key;
-        bool quick;
+        fl_probe_part part;
         fl_probe_rows rows;
     } * memo; /* [FL_PROBE_MEMO] */
     int n_memo;
