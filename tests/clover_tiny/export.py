@@ -9,6 +9,7 @@ config.json and the metadata of model.safetensors.
 
 import argparse
 import json
+import math
 import os
 import shutil
 
@@ -90,8 +91,16 @@ def named_tensors(p, cfg):
     return out
 
 
-def load_weights(model, folder):
-    """Fills a training Model with the weights of an exported folder: export's inverse."""
+def branch_tensors(p, cfg):
+    return [tensor for name, tensor in named_tensors(p, cfg).items() if ".bwd." in name]
+
+
+def load_weights(model, folder, fixed_branch=None):
+    """Fills a training Model with the weights of an exported folder: export's inverse.
+
+    fixed_branch: the backward branch stays as it is, but for its weight in a layer's output, which
+    becomes this, and its decay: nothing is left of a row at the next.
+    """
     stored, _ = safetensors.read(os.path.join(folder, "model.safetensors"))
     p = {}
     for group in (model.matrices, model.vectors):
@@ -99,8 +108,13 @@ def load_weights(model, folder):
     wanted = named_tensors(p, model.cfg)
     if set(wanted) != set(stored):
         raise SystemExit(f"{folder}: other tensors: {sorted(set(wanted) ^ set(stored))[:4]} ...")
+    branch = {"mix": fixed_branch, "A_log": math.log(16), "dt_bias": 1.0}
     for name, view in wanted.items():
-        view.copy_(torch.from_numpy(stored[name]))
+        value = branch.get(name.split(".bwd.")[-1]) if fixed_branch is not None else None
+        if value is not None:
+            view.fill_(value)
+        elif fixed_branch is None or ".bwd." not in name:
+            view.copy_(torch.from_numpy(stored[name]))
     model.load(model.state())
 
 

@@ -41,7 +41,7 @@ import torch.nn.functional as F
 
 import data
 import world
-from export import load_weights
+from export import branch_tensors, load_weights
 from model import BLOCK, Config, Model
 from tokenizer import Tokenizer
 
@@ -59,6 +59,13 @@ def parse_options():
     parser.add_argument("--out", required=True)
     parser.add_argument(
         "--init", help="exported folder a new run starts from: weights only, the optimizer is new"
+    )
+    parser.add_argument(
+        "--fixed-branch",
+        type=float,
+        metavar="MIX",
+        help="instead of the backward branch of --init one of random values that forgets each row "
+        "at the next, weighted by MIX; it stays as it is and the rest learns to live with it",
     )
     parser.add_argument(
         "--skip", type=int, default=0, help="training examples that --init has seen already"
@@ -430,7 +437,7 @@ def load_checkpoint(options, model):
     """(step, trained seconds, consumed examples, totals) of an earlier run, or of none."""
     if not os.path.exists(checkpoint_path(options.out)):
         if options.init:
-            load_weights(model, options.init)
+            load_weights(model, options.init, options.fixed_branch)
         done = {"copy": 0, "main": options.skip // options.procs}
         return 0, 0.0, done, {"rows": 0, "answers": 0}
     state = torch.load(checkpoint_path(options.out))
@@ -454,6 +461,9 @@ class Worker:
         self.source = BatchSource(options, Tokenizer.load(options.tokenizer), rank, done)
         self.schedule = Schedule(options, trained)
         self.optimizer, self.meter = Optimizer(model, options, shared, barrier), Meter()
+        self.unmoved = []
+        if options.fixed_branch is not None:
+            self.unmoved = branch_tensors({n: t.grad for n, t in model.p.items()}, model.cfg)
 
     def orders(self):
         """(learning rate, copy phase, over) as rank 0 decides them."""
@@ -470,6 +480,8 @@ class Worker:
         batch = self.source.next(bool(copy_phase))
         self.model.zero_grads()
         loss_of(self.model, batch, self.options, self.meter).backward()
+        for grad in self.unmoved:
+            grad.zero_()
         self.number += 1
         self.meter.extra["norm"] += self.optimizer.step(self.number, lr)
         self.meter.steps += 1

@@ -144,6 +144,9 @@ static void kept_tables_give_their_wirings(void **state)
         {"decay", "file", "decay_as_log", "true", true},
         {"heads", "file", "value_heads_grouped", "true", true},
         {"mask", "clover", "mask_token_id", "2044", true},
+        {"shift", "clover", "pred_shift", "1", false},
+        {"inclusive", "clover", "gdn_scan", "inclusive", false},
+        {"relative", "clover", "block_align", "relative", false},
         {"random", "clover", "gdn_block_mode", "causal", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
