@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "offload/io.h"
+#include "runtime/base/memory.h"
+#include "runtime/base/options.h"
 #include "runtime/base/pool.h"
 #include "runtime/tools/slices.h"
 
@@ -499,12 +501,27 @@ static uint64_t worker_bytes(const sizes *m)
     return (2 * m->values + m->values + m->cols) * sizeof(float);
 }
 
+static uint64_t bytes_of(const sizes *m, int threads)
+{
+    const uint64_t slots = (uint64_t)slots_for(threads);
+    return slots * (m->in + m->out + (uint64_t)m->parts * sizeof(fl_slice_part) + sizeof(slot)) +
+           (uint64_t)threads * worker_bytes(m);
+}
+
 uint64_t fl_stream_bytes(const fl_conv *c, int threads)
 {
     const sizes m = measure(c, 0);
-    const uint64_t slots = (uint64_t)slots_for(threads);
-    return slots * (m.in + m.out + (uint64_t)m.parts * sizeof(fl_slice_part) + sizeof(slot)) +
-           (uint64_t)threads * worker_bytes(&m);
+    return bytes_of(&m, threads);
+}
+
+/* A lack of memory is told before the work, not by the kernel in the middle of it. */
+static fl_status check_memory(const stream *s, fl_err *err)
+{
+    char need[32], have[32];
+    const uint64_t bytes = bytes_of(&s->most, s->n_workers), room = fl_memory_available();
+    if (bytes <= room) return FL_OK;
+    return FL_FAIL(err, FL_E_NOMEM, 0, "%d threads need %s of memory, %s are free; take fewer",
+                   s->n_workers, fl_size_format(need, bytes), fl_size_format(have, room));
 }
 
 static fl_status take_memory(stream *s, fl_err *err)
@@ -594,6 +611,7 @@ fl_status fl_stream_run(const fl_stream_job *job, fl_err *err)
     s.n_workers = fl_pool_threads(s.pool);
     s.n_slots = slots_for(s.n_workers);
     s.n_groups = s.n_slots + 2;
+    FL_GO(check_memory(&s, err));
     FL_GO(take_memory(&s, err));
     FL_GO(fl_io_open(&s.io, job->io, fl_source_paths(src), fl_source_n_files(src), DEPTH, err));
     st = run_threads(&s, &why);
