@@ -218,7 +218,7 @@ static fl_status check_block(const fl_engine *e, int n, const fl_clover *sw, fl_
     return FL_OK;
 }
 
-static int leading_rows(const int32_t *ids, int n, int32_t mask_id)
+int fl_leading_rows(const int32_t *ids, int n, int32_t mask_id)
 {
     int lead = 0;
     while (lead < n && ids[lead] != mask_id) lead++;
@@ -231,7 +231,7 @@ fl_status fl_forward_denoise(fl_engine *e, const int32_t *ids, int n, const fl_c
     FL_TRY(check_room(e, n, err));
     FL_TRY(check_block(e, n, sw, err));
     fl_pass p = make_pass(e, 0, n, sw);
-    p.n_lead = leading_rows(ids, n, sw->mask_id);
+    p.n_lead = fl_leading_rows(ids, n, sw->mask_id);
     return run_layers(e, &p, NULL, ids, err);
 }
 
@@ -242,7 +242,7 @@ fl_status fl_forward_fused(fl_engine *e, const int32_t *clean, int n_clean, cons
     FL_TRY(check_block(e, n, sw, err));
     FL_TRY(check_block(e, n_clean, sw, err));
     fl_pass p = make_pass(e, n_clean, n, sw);
-    p.n_lead = leading_rows(block, n, sw->mask_id);
+    p.n_lead = fl_leading_rows(block, n, sw->mask_id);
     return run_writing(e, &p, clean, block, err);
 }
 
@@ -254,7 +254,7 @@ fl_status fl_forward_commit(fl_engine *e, const int32_t *ids, int n, const fl_cl
     FL_TRY(check_room(e, n, err));
     FL_TRY(check_block(e, n, sw, err));
     fl_pass p = make_pass(e, 0, n, &routed);
-    p.n_lead = leading_rows(ids, n, sw->mask_id);
+    p.n_lead = fl_leading_rows(ids, n, sw->mask_id);
     p.commit = true;
     return run_writing(e, &p, NULL, ids, err);
 }

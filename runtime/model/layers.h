@@ -34,6 +34,8 @@ typedef struct fl_pass {
     const fl_observer *see; /* shown the inputs of products; or NULL */
 } fl_pass;
 
+/* Rows of a block in front of its first mask (fl_pass.n_lead). */
+int fl_leading_rows(const int32_t *ids, int n, int32_t mask_id);
 /* Angles of the rows' positions: computed in double, cosine and sine rounded to float. */
 void fl_rope_prepare(const fl_pass *p);
 

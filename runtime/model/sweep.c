@@ -341,13 +341,6 @@ out:
 
 /* ---- mixer and router, pass by pass ---- */
 
-static int leading_rows(const int32_t *ids, int n, int32_t mask_id)
-{
-    int lead = 0;
-    while (lead < n && ids[lead] != mask_id) lead++;
-    return lead;
-}
-
 static fl_status mix_pass(const fl_pass *p, int layer, fl_err *err)
 {
     const fl_layer_weights *w = &p->weights->layer[layer];
@@ -374,7 +367,7 @@ static fl_status run_mixers(fl_sweep *s, int layer, const fl_sweep_watch *watch,
         const fl_sweep_pass *t = &s->text->pass[i];
         const size_t n = (size_t)(t->n_write + t->n_block);
         fl_pass p = make_pass(s, t->at, t->n_write, t->n_block, watch);
-        p.n_lead = leading_rows(s->text->ids + row + t->n_write, t->n_block, s->sw->mask_id);
+        p.n_lead = fl_leading_rows(s->text->ids + row + t->n_write, t->n_block, s->sw->mask_id);
         if (i == 0 || t->seq != t[-1].seq) begin_sequence(s, layer);
         if (!s->lost[t->seq]) {
             fl_err own = {0};

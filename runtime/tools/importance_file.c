@@ -67,6 +67,11 @@ fl_status fl_importance_open(fl_importance **out, const char *path, fl_err *err)
         free(im);
         return FL_FAIL(err, FL_E_NOMEM, 0, "%s: out of memory", path);
     }
+    if (fl_importance_is_dat(path)) {
+        FL_GO(fl_importance_open_dat(im, err));
+        *out = im;
+        return FL_OK;
+    }
     FL_GO(fl_source_open(&im->src, path, err));
     if (fl_source_kind_of(im->src) != FL_SOURCE_GGUF)
         FL_GO(FL_FAIL(err, FL_E_FORMAT, 0,
@@ -83,6 +88,8 @@ void fl_importance_close(fl_importance **im)
 {
     if (!*im) return;
     fl_source_close(&(*im)->src);
+    free((*im)->file);
+    free((*im)->entry);
     free((*im)->path);
     free(*im);
     *im = NULL;
@@ -359,11 +366,12 @@ fl_status fl_importance_get(const fl_importance *im, const char *name, int64_t c
 fl_status fl_importance_experts(const fl_importance *im, int layer, int64_t *n, float **rows,
                                 double *enough, fl_err *err)
 {
+    *n = 0;
+    *rows = NULL;
+    if (!im->src) return FL_OK;
     const fl_tensor *t = find_part(im, FL_SITE_EXPERT_MID, layer, "rows");
     const fl_tensor *diag = find_part(im, FL_SITE_EXPERT_MID, layer, "diag");
     const fl_tensor *all = find_part(im, FL_SITE_EXPERT_MID, layer, "all");
-    *n = 0;
-    *rows = NULL;
     if (!t || !diag || !all) return FL_OK;
     const int64_t cols = diag->ne[0], count = fl_triangle(cols);
     float *p = malloc((size_t)count * sizeof *p);

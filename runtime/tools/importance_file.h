@@ -4,7 +4,8 @@
 #include "runtime/model/source.h"
 
 /* What the inputs of a model's matrices look like: mean squares and second moments over a text,
- * as `fourleaf importance` measures them, or as llama.cpp's imatrix does (mean squares alone).
+ * as `fourleaf importance` measures them, or as llama.cpp's imatrix does (mean squares alone; GGUF
+ * or the older form, which does not say how many rows each expert saw).
  *
  * Our file is a GGUF container of the architecture "fourleaf_importance". Matrices that read the
  * same rows share a site; N is the layer, E the number of experts, C the columns, all tensors F32:

@@ -3,10 +3,21 @@
 
 #include "runtime/tools/importance_file.h"
 
-/* What the readers of the two kinds of file share. */
+/* One tensor of an imatrix in its older form. */
+typedef struct fl_dat_entry {
+    fl_str name;
+    int64_t n;           /* values: of all experts */
+    double calls;        /* mean squares were multiplied by it */
+    const uint8_t *data; /* floats, not aligned */
+} fl_dat_entry;
+
+/* What the readers of the kinds of file share. */
 struct fl_importance {
     char *path;
-    fl_source *src;
+    fl_source *src; /* NULL for the older form */
+    char *file;     /* the older form: its bytes */
+    fl_dat_entry *entry;
+    int n_entries;
     fl_importance_info info;
     char model[128], identity[32];
     bool tied; /* ours: token_embd is the output as well */
@@ -20,7 +31,11 @@ FL_CHECKED fl_status fl_importance_read(const fl_importance *im, const fl_tensor
 void fl_importance_mix(float *s, double n, const float *p, double k, int64_t count, double trace_s,
                        double trace_p);
 
-/* llama.cpp's imatrix in its GGUF form. */
+/* The older form of llama.cpp's imatrix: whether the file begins like one, and its table. */
+bool fl_importance_is_dat(const char *path);
+FL_CHECKED fl_status fl_importance_open_dat(fl_importance *im, fl_err *err);
+
+/* llama.cpp's imatrix in its GGUF form; get: of both. */
 FL_CHECKED fl_status fl_importance_open_imatrix(fl_importance *im, fl_err *err);
 FL_CHECKED fl_status fl_importance_get_imatrix(const fl_importance *im, const char *name,
                                                int64_t cols, int expert, double prior_rows,

@@ -42,8 +42,9 @@ static void ask_all(const fl_importance *im)
     int64_t n;
     float *rows = NULL;
     double enough;
-    for (size_t k = 0; k < fl_source_n_tensors(im->src) && k < 16; k++) {
-        const int64_t cols = fl_source_tensor(im->src, k)->ne[0];
+    const size_t n_cols = im->src ? fl_source_n_tensors(im->src) : 8;
+    for (size_t k = 0; k < n_cols && k < 16; k++) {
+        const int64_t cols = im->src ? fl_source_tensor(im->src, k)->ne[0] : (int64_t)k + 1;
         for (size_t i = 0; i < sizeof names / sizeof *names && cols <= MOST_COLS; i++)
             for (int e = 0; e < 2; e++) ask(im, names[i], cols, e);
     }

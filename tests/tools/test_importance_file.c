@@ -7,6 +7,7 @@
 #include "runtime/model/gguf_write.h"
 #include "runtime/tools/importance_file.h"
 #include "runtime/tools/importance_sites.h"
+#include "tests/support/bytes.h"
 #include "tests/support/files.h"
 #include "tests/support/kern.h"
 #include "tests/support/test.h"
@@ -301,6 +302,60 @@ static void an_imatrix_gives_mean_squares(void **state)
     fl_importance_close(&im);
 }
 
+/* The older form: mean squares times the number of calls. */
+static void the_older_imatrix_is_read(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    fl_bytes b = {0};
+    float diag[D];
+    fl_importance *im = NULL;
+    fl_importance_found found;
+    fl_bytes_u32(&b, 2);
+    for (int k = 0; k < 2; k++) {
+        const char *name = k ? "blk.0.ffn_up_exps.weight" : "blk.0.attn_q.weight";
+        fl_bytes_u32(&b, (uint32_t)strlen(name));
+        fl_bytes_text(&b, name);
+        fl_bytes_u32(&b, 200);
+        fl_bytes_u32(&b, k ? 2 * D : D);
+        for (int i = 0; i < (k ? 2 * D : D); i++) fl_bytes_f32(&b, 200.0f * (float)(1 + i));
+    }
+    const size_t table = b.n;
+    fl_bytes_u32(&b, 200);
+    fl_tmp_write(fl_files.gguf, b.p, b.n);
+    im = open_file();
+    assert_string_equal(fl_importance_describe(im).kind, "imatrix");
+    ASSERT_OK(fl_importance_get(im, "blk.0.attn_q.weight", D, 0, diag, NULL, &found, &err));
+    assert_true(found.diag && found.rows == 200.0);
+    for (int i = 0; i < D; i++) close_to(diag[i], 1 + i);
+    double trace_p = 0, trace = 0;
+    for (int i = 0; i < D; i++) {
+        trace_p += 1 + i + D / 2.0;
+        trace += 1 + i + D;
+    }
+    ASSERT_OK(fl_importance_get(im, "blk.0.ffn_up_exps.weight", D, 1, diag, NULL, &found, &err));
+    for (int i = 0; i < D; i++)
+        close_to(diag[i], (200 * (1.0 + i + D) + 32 * trace / trace_p * (1 + i + D / 2.0)) / 232);
+    ASSERT_OK(fl_importance_get(im, "blk.1.attn_q.weight", D, 0, diag, NULL, &found, &err));
+    assert_false(found.diag);
+    ASSERT_FAILS(fl_importance_get(im, "blk.0.attn_q.weight", D - 1, 0, diag, NULL, &found, &err),
+                 FL_E_FORMAT, "another model");
+    ASSERT_FAILS(fl_importance_get(im, "blk.0.ffn_up_exps.weight", D, 2, diag, NULL, &found, &err),
+                 FL_E_FORMAT, "another model");
+    int64_t n;
+    float *rows;
+    double enough;
+    ASSERT_OK(fl_importance_experts(im, 0, &n, &rows, &enough, &err));
+    assert_int_equal(n, 0);
+    fl_importance_close(&im);
+    for (size_t cut = 13; cut < table; cut++) {
+        fl_tmp_write(fl_files.gguf, b.p, cut);
+        ASSERT_FAILS(fl_importance_open(&im, fl_files.gguf, &err), FL_E_FORMAT, "cut off");
+        assert_null(im);
+    }
+    fl_bytes_free(&b);
+}
+
 /* Whatever a file says, opening and asking end with a status and a line. */
 static void try_file(void)
 {
@@ -388,6 +443,7 @@ int main(void)
         cmocka_unit_test(experts_lean_on_their_layer),
         cmocka_unit_test(gate_and_up_share_the_layers_matrix),
         cmocka_unit_test(an_imatrix_gives_mean_squares),
+        cmocka_unit_test(the_older_imatrix_is_read),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(other_files_are_refused),
     };
