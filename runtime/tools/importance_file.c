@@ -123,6 +123,19 @@ static fl_status read_checked(const fl_importance *im, const fl_tensor *t, int64
     return FL_OK;
 }
 
+/* A packed triangle, whose diagonal is squares. */
+static fl_status read_triangle(const fl_importance *im, const fl_tensor *t, int64_t skip,
+                               int64_t cols, float *tri, fl_err *err)
+{
+    FL_TRY(read_checked(im, t, skip, fl_triangle(cols), false, tri, err));
+    for (int64_t i = 0; i < cols; i++)
+        if (tri[fl_triangle(i) + i] < 0.0f)
+            return FL_FAIL(err, FL_E_FORMAT, 0,
+                           "%s: %s has %g on its diagonal: the file is damaged, measure it again",
+                           im->path, t->name, (double)tri[fl_triangle(i) + i]);
+    return FL_OK;
+}
+
 /* One site's tensors, all there or none, of the shape that was asked for. */
 typedef struct site_view {
     const fl_tensor *rows, *diag, *full;
@@ -234,7 +247,7 @@ static fl_status get_plain(const request *r, fl_site site, fl_err *err)
     FL_TRY(read_checked(r->im, v.diag, 0, r->cols, true, r->diag, err));
     r->found->diag = true;
     if (!r->full || !v.full) return FL_OK;
-    FL_TRY(read_checked(r->im, v.full, 0, fl_triangle(r->cols), false, r->tri, err));
+    FL_TRY(read_triangle(r->im, v.full, 0, r->cols, r->tri, err));
     unpack(r->tri, r->cols, r->full);
     r->found->full = true;
     return FL_OK;
@@ -274,7 +287,7 @@ static fl_status get_expert_in(const request *r, fl_err *err)
     r->found->diag = true;
     r->found->prior = v.n < DIAG_PRIOR_ROWS;
     if (r->full && all.full) {
-        FL_GO(read_checked(r->im, all.full, 0, fl_triangle(r->cols), false, r->tri, err));
+        FL_GO(read_triangle(r->im, all.full, 0, r->cols, r->tri, err));
         unpack(r->tri, r->cols, r->full);
         r->found->full = true;
         if (!rescale(r, layer_diag))
@@ -294,7 +307,7 @@ static fl_status get_mid_diag(const request *r, const site_view *v, const fl_ten
     float *p = malloc((size_t)fl_triangle(r->cols) * sizeof(float));
     if (!p) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: out of memory", r->im->path);
     fl_status st;
-    FL_GO(read_checked(r->im, all, 0, fl_triangle(r->cols), false, p, err));
+    FL_GO(read_triangle(r->im, all, 0, r->cols, p, err));
     FL_GO(read_checked(r->im, v->diag, r->expert * r->cols, r->cols, true, r->diag, err));
     for (int64_t i = 0; i < r->cols; i++) p[i] = p[fl_triangle(i) + i];
     fl_importance_mix(r->diag, v->n, p, DIAG_PRIOR_ROWS, r->cols, sum(r->diag, r->cols),
@@ -316,8 +329,8 @@ static fl_status get_expert_mid(const request *r, fl_err *err)
     if (all->ne[0] != count) return wrong(r->im, all, r->cols, r->expert, err);
     r->found->diag = true;
     if (!r->full) return get_mid_diag(r, &v, all, err);
-    FL_TRY(read_checked(r->im, all, 0, count, false, r->other, err));
-    FL_TRY(read_checked(r->im, v.full, r->expert * count, count, false, r->tri, err));
+    FL_TRY(read_triangle(r->im, all, 0, r->cols, r->other, err));
+    FL_TRY(read_triangle(r->im, v.full, r->expert * count, r->cols, r->tri, err));
     const double k = effective_rank(r->other, r->cols);
     fl_importance_mix(r->tri, v.n, r->other, k, count, trace_of(r->tri, r->cols),
                       trace_of(r->other, r->cols));
@@ -378,7 +391,7 @@ fl_status fl_importance_experts(const fl_importance *im, int layer, int64_t *n, 
     float *r = malloc((size_t)t->ne[0] * sizeof *r);
     fl_status st;
     if (!p || !r) FL_GO(FL_FAIL(err, FL_E_NOMEM, 0, "%s: out of memory", im->path));
-    FL_GO(read_checked(im, all, 0, count, false, p, err));
+    FL_GO(read_triangle(im, all, 0, cols, p, err));
     FL_GO(read_checked(im, t, 0, t->ne[0], true, r, err));
     *enough = fmax(DIAG_PRIOR_ROWS, effective_rank(p, cols));
     *n = t->ne[0];
