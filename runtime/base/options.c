@@ -206,6 +206,12 @@ static const option_row rows[] = {
     {"importance", 0, K_TEXT, C_QUANTIZE, AT(importance), 0, 0, NULL, "FILE",
      "lead the rounding by what the matrices' inputs look like: a file of fourleaf importance, or "
      "an imatrix GGUF of llama.cpp"},
+    {"size", 0, K_SIZE, C_QUANTIZE, AT(size), 0, 0, NULL, "SIZE",
+     "choose the types so that the file has at most SIZE bytes, with the least expected loss; "
+     "lines "
+     "of a --recipe file come first"},
+    {"sensitivity", 0, K_TEXT, C_QUANTIZE, AT(sensitivity), 0, 0, NULL, "FILE",
+     "with --size: what rounding costs where, a file of fourleaf sensitivity"},
     {"requantize", 0, K_FLAG, C_QUANTIZE, AT(requantize), 0, 0, NULL, NULL,
      "round tensors again that are quantized already"},
     {"resume", 0, K_FLAG, C_QUANTIZE, AT(resume), 0, 0, NULL, NULL,
@@ -449,6 +455,10 @@ static fl_status check_together(const fl_options *o, const command *c, fl_err *e
     if (c->bit == C_QUANTIZE && o->json && !o->dry_run)
         return FL_FAIL(err, FL_E_ARG, 0, "--json: quantize has an object with --dry-run alone");
     if (c->bit == C_IMPORTANCE) return check_importance(o, err);
+    if (o->size && o->type)
+        return FL_FAIL(err, FL_E_ARG, 0, "--size chooses the types: leave --type out");
+    if (o->sensitivity && !o->size)
+        return FL_FAIL(err, FL_E_ARG, 0, "--sensitivity has a use with --size alone");
     if (c->bit != C_LOGITS) return FL_OK;
     if ((o->ids != NULL) == (o->text != NULL))
         return FL_FAIL(err, FL_E_ARG, 0, "logits: give either --ids 1,2,3 or --text TEXT");

@@ -77,14 +77,16 @@ typedef struct fl_options {
     bool merge;     /* --merge */
 
     /* quantize */
-    const char *arch;       /* --arch clover_moe|qwen35moe */
-    const char *type;       /* --type q4_k|q5_k|...: type of the large matrices, default q4_k */
-    const char *recipe;     /* --recipe NAME|FILE */
-    const char *importance; /* --importance FILE */
-    bool requantize;        /* --requantize */
-    bool dry_run;           /* --dry-run */
-    bool resume;            /* --resume */
-    uint64_t split_size;    /* --split-size, bytes; 0 not given */
+    const char *arch;        /* --arch clover_moe|qwen35moe */
+    const char *type;        /* --type q4_k|q5_k|...: type of the large matrices, default q4_k */
+    const char *recipe;      /* --recipe NAME|FILE */
+    const char *importance;  /* --importance FILE */
+    uint64_t size;           /* --size, bytes; 0 not given */
+    const char *sensitivity; /* --sensitivity FILE */
+    bool requantize;         /* --requantize */
+    bool dry_run;            /* --dry-run */
+    bool resume;             /* --resume */
+    uint64_t split_size;     /* --split-size, bytes; 0 not given */
 } fl_options;
 
 /* Parses argv. Unknown commands, unknown or shortened options, bad values, options that exclude

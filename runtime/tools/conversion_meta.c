@@ -426,3 +426,14 @@ fl_status fl_conv_metadata(fl_gguf_writer *w, const fl_index *ix, const char *ar
     if (!fl_gguf_has_key(w, "tokenizer.ggml.pre")) text(&m, "tokenizer.ggml.pre", "qwen35");
     return FL_OK;
 }
+
+fl_status fl_conv_declare(fl_gguf_writer *w, const fl_conv *c, const fl_index *ix, const char *arch,
+                          fl_err *err)
+{
+    FL_TRY(fl_conv_metadata(w, ix, arch, fl_conv_main_type(c), err));
+    for (int i = 0; i < c->n; i++) {
+        const fl_conv_tensor *t = &c->tensor[i];
+        FL_TRY(fl_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne, err));
+    }
+    return FL_OK;
+}

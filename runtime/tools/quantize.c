@@ -116,14 +116,10 @@ static fl_status prepare(run *r, const fl_options *o, fl_err *err)
     FL_TRY(fl_index_build_known(&r->ix, r->src, &asked, NULL, err));
     FL_TRY(choose_arch(r, o, &arch, err));
     FL_TRY(fl_conv_plan(&r->conv, r->ix, strcmp(arch, "clover_moe") == 0, err));
-    FL_TRY(fl_types_choose(&r->conv, r->ix, o, &r->notes, err));
+    FL_TRY(fl_types_choose(&r->conv, r->ix, o, arch, &r->notes, err));
     if (o->importance) FL_TRY(fl_guides_open(&r->guides, o->importance, &r->conv, err));
     FL_TRY(fl_gguf_writer_create(&r->w, r->target, 0, err));
-    FL_TRY(fl_conv_metadata(r->w, r->ix, arch, fl_conv_main_type(&r->conv), err));
-    for (int i = 0; i < r->conv.n; i++) {
-        const fl_conv_tensor *t = &r->conv.tensor[i];
-        FL_TRY(fl_gguf_add_tensor(r->w, t->name, t->type, t->n_dims, t->ne, err));
-    }
+    FL_TRY(fl_conv_declare(r->w, &r->conv, r->ix, arch, err));
     fl_gguf_writer_keep(r->w);
     fl_gguf_writer_split(r->w, o->split_size);
     return fl_gguf_writer_layout(r->w, err);

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 
 #include "runtime/base/json.h"
+#include "runtime/tools/conversion_meta.h"
+#include "runtime/tools/guides.h"
+#include "runtime/tools/size.h"
 
 /* The quantized types of the source's tensors that are rounded again, as "q4_k, q6_k". */
 static void types_again(const fl_conv *c, char *text, size_t room)
@@ -46,6 +49,7 @@ static fl_status apply(fl_conv *c, const fl_index *ix, const fl_options *o, bool
         FL_GO(fl_recipe_apply(&r, c, done, notes, err));
         fl_recipe_fini(&r);
     }
+    if (o->size) return FL_OK;
     FL_GO(fl_recipe_of_type(&r, o->type ? o->type : "q4_k", ix, err));
     FL_GO(fl_recipe_apply(&r, c, done, notes, err));
 out:
@@ -53,8 +57,94 @@ out:
     return st;
 }
 
-fl_status fl_types_choose(fl_conv *c, const fl_index *ix, const fl_options *o, char **notes,
-                          fl_err *err)
+/* ---- --size ---- */
+
+/* Bytes of the whole output with the types that the tensors have. */
+static fl_status output_bytes(const fl_conv *c, const fl_index *ix, const fl_options *o,
+                              const char *arch, uint64_t *bytes, fl_err *err)
+{
+    fl_gguf_writer *w = NULL;
+    fl_status st;
+    FL_GO(fl_gguf_writer_create(&w, o->args[1], 0, err));
+    FL_GO(fl_conv_declare(w, c, ix, arch, err));
+    fl_gguf_writer_keep(w);
+    fl_gguf_writer_split(w, o->split_size);
+    FL_GO(fl_gguf_writer_layout(w, err));
+    *bytes = fl_gguf_writer_bytes(w);
+out:
+    fl_gguf_writer_discard(&w);
+    return st;
+}
+
+static fl_status too_small(const fl_options *o, uint64_t floor, fl_err *err)
+{
+    char want[32], least[32];
+    return FL_FAIL(err, FL_E_ARG, 0,
+                   "--size %s (%llu bytes): the least that is possible is %s (%llu bytes), with "
+                   "every tensor at its smallest type",
+                   fl_size_format(want, o->size), (unsigned long long)o->size,
+                   fl_size_format(least, floor), (unsigned long long)floor);
+}
+
+/* Bytes beside the tensors' own depend a little on the types where the output is split: what was
+ * too much is taken off and the choice is made again. */
+static fl_status fit(const fl_size *s, fl_conv *c, const fl_index *ix, const fl_options *o,
+                     const char *arch, fl_text *notes, fl_err *err)
+{
+    uint64_t bytes, tensors = fl_size_floor(s);
+    double loss;
+    char line[256], size[32];
+    FL_TRY(fl_size_choose(s, tensors, &loss, err));
+    FL_TRY(output_bytes(c, ix, o, arch, &bytes, err));
+    if (bytes > o->size) return too_small(o, bytes, err);
+    uint64_t beside = bytes - tensors;
+    for (;; beside += bytes - o->size) {
+        if (o->size < beside + fl_size_floor(s)) return too_small(o, beside + tensors, err);
+        FL_TRY(fl_size_choose(s, o->size - beside, &loss, err));
+        FL_TRY(output_bytes(c, ix, o, arch, &bytes, err));
+        if (bytes <= o->size) break;
+    }
+    snprintf(line, sizeof line, "%s (%llu bytes), %.2f %% of --size; expected loss %.3g nats\n",
+             fl_size_format(size, bytes), (unsigned long long)bytes,
+             100.0 * (double)bytes / (double)o->size, loss);
+    fl_text_puts(notes, line);
+    if (bytes - beside >= fl_size_ceiling(s))
+        fl_text_puts(notes, "everything is at the largest type that --size gives (q8_0); for more "
+                            "take --type bf16\n");
+    return FL_OK;
+}
+
+static fl_status choose_by_size(fl_conv *c, const fl_index *ix, const fl_options *o,
+                                const char *arch, const bool *done, fl_text *notes, fl_err *err)
+{
+    fl_sensitivity known = {0};
+    fl_guides *guides = NULL;
+    fl_pool *pool = NULL;
+    fl_size *s = NULL;
+    fl_stream_guides stream;
+    fl_status st;
+    if (o->sensitivity)
+        FL_GO(fl_sensitivity_load(&known, o->sensitivity, err));
+    else
+        fl_text_puts(notes, "--size without --sensitivity FILE: tensors count as those of their "
+                            "kind do in clover-tiny\n");
+    if (o->importance) {
+        FL_GO(fl_guides_open(&guides, o->importance, c, err));
+        stream = fl_guides_stream(guides);
+    }
+    FL_GO(fl_pool_create(&pool, o->threads, err));
+    FL_GO(fl_size_create(&s, c, done, &known, guides ? &stream : NULL, pool, err));
+    st = fit(s, c, ix, o, arch, notes, err);
+out:
+    fl_size_destroy(&s);
+    fl_pool_destroy(&pool);
+    fl_guides_close(&guides);
+    fl_sensitivity_fini(&known);
+    return st;
+}
+
+fl_status fl_types_choose(fl_conv *c, const fl_index *ix, const fl_options *o, const char *arch,
+                          char **notes, fl_err *err)
 {
     fl_text text = {0};
     fl_status st;
@@ -62,6 +152,7 @@ fl_status fl_types_choose(fl_conv *c, const fl_index *ix, const fl_options *o, c
     bool *done = calloc((size_t)c->n + 1, sizeof *done);
     if (!done) return FL_FAIL(err, FL_E_NOMEM, 0, "no memory for %d tensors", c->n);
     FL_GO(apply(c, ix, o, done, &text, err));
+    if (o->size) FL_GO(choose_by_size(c, ix, o, arch, done, &text, err));
     FL_GO(fl_conv_settle(c, o->requantize, err));
     say_again(c, &text);
     st = fl_text_take(&text, "notes", notes, NULL, err);

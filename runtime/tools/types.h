@@ -5,10 +5,12 @@
 #include "runtime/tools/recipe.h"
 
 /* The types of the tensors that quantize writes, as its options ask for them: --type, --recipe,
- * --requantize. What no rule of a recipe's file names is written as --type says. `c` is planned and
- * is settled afterwards. *notes: lines for the user, malloc'ed; NULL on failure. */
+ * --requantize, --size with --sensitivity and --importance. What no rule of a recipe's file names
+ * is written as --type says, or as --size wants it; FL_E_ARG when the size is below the least that
+ * is possible, which the message names. `arch`: the architecture to write. `c` is planned and is
+ * settled afterwards. *notes: lines for the user, malloc'ed; NULL on failure. */
 FL_CHECKED fl_status fl_types_choose(fl_conv *c, const fl_index *ix, const fl_options *o,
-                                     char **notes, fl_err *err);
+                                     const char *arch, char **notes, fl_err *err);
 
 /* What a run would write, on standard output: bytes and bits per weight by class and type, as a
  * table or (--json) as an object that also lists the tensors. `bytes`: of the whole output. */

@@ -153,7 +153,7 @@ static void notes_of(const char *model, const char *rules, bool requantize, cons
     const fl_options o = {.recipe = rules, .requantize = requantize};
     ASSERT_OK(fl_index_build(&ix, s, &err));
     ASSERT_OK(fl_conv_plan(&c, ix, true, &err));
-    ASSERT_OK(fl_types_choose(&c, ix, &o, &notes, &err));
+    ASSERT_OK(fl_types_choose(&c, ix, &o, "clover_moe", &notes, &err));
     if (want[0] ? !strstr(notes, want) : notes[0] != 0) fail_msg("'%s' is not in: %s", want, notes);
     free(notes);
     fl_conv_fini(&c);
