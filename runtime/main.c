@@ -15,6 +15,7 @@
 #include "runtime/tools/probe.h"
 #include "runtime/tools/quantize.h"
 #include "runtime/tools/run.h"
+#include "runtime/tools/sensitivity.h"
 
 /* Held by the tables in tests/cli/test_program.c. */
 enum {
@@ -28,10 +29,17 @@ static const struct {
     const char *command;
     fl_status (*run)(const fl_options *o, fl_err *err);
 } tools[] = {
-    {"run", fl_tool_run},       {"plan", fl_tool_plan},         {"inspect", fl_tool_inspect},
-    {"logits", fl_tool_logits}, {"quantize", fl_tool_quantize}, {"calibrate", fl_tool_calibrate},
-    {"patch", fl_tool_patch},   {"probe", fl_tool_probe},       {"importance", fl_tool_importance},
+    {"run", fl_tool_run},
+    {"plan", fl_tool_plan},
+    {"inspect", fl_tool_inspect},
+    {"logits", fl_tool_logits},
+    {"quantize", fl_tool_quantize},
+    {"calibrate", fl_tool_calibrate},
+    {"patch", fl_tool_patch},
+    {"probe", fl_tool_probe},
+    {"importance", fl_tool_importance},
     {"eval", fl_tool_eval},
+    {"sensitivity", fl_tool_sensitivity},
 };
 
 static int fail(const fl_err *err, int code)

@@ -25,7 +25,8 @@ enum {
     C_PATCH = 1 << 6,
     C_PROBE = 1 << 7,
     C_IMPORTANCE = 1 << 8,
-    C_EVAL = 1 << 9
+    C_EVAL = 1 << 9,
+    C_SENSITIVITY = 1 << 10
 };
 
 typedef struct command {
@@ -55,6 +56,8 @@ static const command commands[] = {
     {"importance", C_IMPORTANCE, 1, 4096,
      "importance MODEL TEXT... -o FILE [options] | --merge FILE... -o FILE",
      "measure the inputs of a model's matrices over text, for quantize"},
+    {"sensitivity", C_SENSITIVITY, 2, 4096, "sensitivity MODEL TEXT... -o FILE [options]",
+     "measure what rounding costs where, for quantize --size"},
     {"eval", C_EVAL, 2, 1 << 10, "eval MODEL TEXT... [--against REFERENCE] [--json] [options]",
      "measure perplexity, masked likelihood and the distance to another model, over text"},
 };
@@ -93,7 +96,7 @@ typedef struct option_row {
 } option_row;
 
 #define AT(field) offsetof(fl_options, field)
-#define C_MODEL (C_RUN | C_LOGITS | C_CALIBRATE | C_PROBE | C_EVAL)
+#define C_MODEL (C_RUN | C_LOGITS | C_CALIBRATE | C_PROBE | C_EVAL | C_SENSITIVITY)
 #define C_ALL (C_MODEL | C_PLAN | C_INSPECT | C_QUANTIZE | C_PATCH | C_IMPORTANCE)
 
 static const option_row rows[] = {
@@ -148,7 +151,8 @@ static const option_row rows[] = {
      "tokens of prompt and answer together; default: 4096, or what the model takes if less"},
     {"ctx", 0, K_INT, C_EVAL, AT(ctx), 8, 131072, NULL, "N",
      "tokens of a window, of which the second half is scored (default 512)"},
-    {"windows", 0, K_INT, C_EVAL, AT(windows), 1, 1e9, NULL, "N", "at most N windows"},
+    {"windows", 0, K_INT, C_EVAL | C_SENSITIVITY, AT(windows), 1, 1e9, NULL, "N",
+     "at most N windows"},
     {"passes", 0, K_CHOICE, C_EVAL, AT(passes), 0, 0, "all|causal|masked", "WHICH",
      "what to measure (default all: the causal path, and block passes if the model has masks)"},
     {"against", 0, K_TEXT, C_EVAL, AT(against), 0, 0, NULL, "REFERENCE",
@@ -194,7 +198,8 @@ static const option_row rows[] = {
      "every row, not only the last (--denoise gives every row of the block)"},
     {"denoise", 0, K_TEXT, C_LOGITS, AT(denoise), 0, 0, NULL, "MASKS",
      "positions to mask, as 40-47,50: logits of the block pass"},
-    {"out", 'o', K_TEXT, C_LOGITS | C_IMPORTANCE, AT(out), 0, 0, NULL, "FILE", "output file"},
+    {"out", 'o', K_TEXT, C_LOGITS | C_IMPORTANCE | C_SENSITIVITY, AT(out), 0, 0, NULL, "FILE",
+     "output file"},
     {"arch", 0, K_CHOICE, C_QUANTIZE, AT(arch), 0, 0, "clover_moe|qwen35moe", "ARCH",
      "architecture to write; qwen35moe drops the bidirectional tensors"},
     {"type", 0, K_CHOICE, C_QUANTIZE, AT(type), 0, 0,
@@ -454,6 +459,8 @@ static fl_status check_together(const fl_options *o, const command *c, fl_err *e
         return FL_FAIL(err, FL_E_ARG, 0, "--session keeps a chat: leave --raw out");
     if (c->bit == C_QUANTIZE && o->json && !o->dry_run)
         return FL_FAIL(err, FL_E_ARG, 0, "--json: quantize has an object with --dry-run alone");
+    if (c->bit == C_SENSITIVITY && !o->out)
+        return FL_FAIL(err, FL_E_ARG, 0, "sensitivity: where to? Give -o FILE");
     if (c->bit == C_IMPORTANCE) return check_importance(o, err);
     if (o->size && o->type)
         return FL_FAIL(err, FL_E_ARG, 0, "--size chooses the types: leave --type out");

@@ -169,6 +169,17 @@ static void list_choices(item *it)
     }
 }
 
+/* A tensor that a measurement of a few rows finds to cost nothing still costs something: bytes that
+ * are left over are not left unused. */
+static void lift_zeros(fl_size *s)
+{
+    double sum = 0;
+    for (int i = 0; i < s->n; i++) sum += s->item[i].sensitivity;
+    const double least = sum > 0 ? 1e-4 * sum / s->n : 1;
+    for (int i = 0; i < s->n; i++)
+        if (s->item[i].sensitivity < least) s->item[i].sensitivity = least;
+}
+
 /* Drops what costs no less than a choice of no more bytes (padding makes some equal). */
 static void drop_dominated(item *it)
 {
@@ -211,6 +222,7 @@ fl_status fl_size_create(fl_size **out, fl_conv *c, const bool *done, const fl_s
             s->rest += padded(fl_conv_bytes(t, t->type));
         if (it->n <= 1) *it = (item){0};
     }
+    lift_zeros(s);
     FL_GO(measure_all(s, guides, pool, err));
     for (int i = 0; i < s->n; i++) drop_dominated(&s->item[i]);
     *out = s;

@@ -47,6 +47,14 @@ fl_status fl_quantize(const char *in, const char *out, const char *type, const c
     return st;
 }
 
+fl_status fl_quiet_call(fl_command command, const char *words, fl_err *err)
+{
+    const int keep = hush();
+    const fl_status st = fl_command_call(command, words, err);
+    unhush(keep);
+    return st;
+}
+
 fl_status fl_quantize_loud_with(const char *in, const char *out, const char *options, fl_err *err)
 {
     char words[1024];

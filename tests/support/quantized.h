@@ -2,6 +2,7 @@
 #define FL_TESTS_SUPPORT_QUANTIZED_H
 
 #include "runtime/model/source.h"
+#include "tests/support/command.h"
 #include "tests/support/make_model.h"
 
 /* What the tests of fourleaf quantize share. Failures end the test. */
@@ -14,6 +15,9 @@ fl_status fl_quantize_loud(const char *in, const char *out, const char *type, co
 /* The same with options as they are written, single spaces between them. */
 fl_status fl_quantize_with(const char *in, const char *out, const char *options, fl_err *err);
 fl_status fl_quantize_loud_with(const char *in, const char *out, const char *options, fl_err *err);
+
+/* fl_command_call with standard error thrown away. */
+fl_status fl_quiet_call(fl_command command, const char *words, fl_err *err);
 
 /* A fresh folder and names in it: a safetensors folder, a GGUF to read, the file to write. */
 typedef struct fl_workplace {
