@@ -19,7 +19,7 @@
 #include "runtime/tools/sensitivity_file.h"
 #include "runtime/tools/setup.h"
 
-enum { WINDOW = 512, MAX_ROWS = 1 << 11, BANDS = 8, PIECE_VALUES = 1 << 20, TASK_VALUES = 1 << 14 };
+enum { WINDOW = 512, MAX_ROWS = 1 << 12, BANDS = 8, PIECE_VALUES = 1 << 20, TASK_VALUES = 1 << 14 };
 static const uint64_t max_reference = 1ull << 30;
 
 /* Tensors that are rounded together. */
@@ -235,7 +235,8 @@ static fl_status plan_rows(run *r, const fl_engine *e, const fl_model *m, fl_err
         fprintf(stderr, "note: not all experts fit into device memory: block passes, which would "
                         "read most of the file each, are left out\n");
     FL_TRY(fl_corpus_open(&r->text, m->tokenizer, r->o->args + 1, r->o->n_args - 1, err));
-    r->plan = (fl_eval_plan){.text = &r->text, .causal = true, .fill = fl_mask_fill(m)};
+    r->plan =
+        (fl_eval_plan){.text = &r->text, .causal = true, .prompts = true, .fill = fl_mask_fill(m)};
     r->plan.ctx = e->params.n_ctx < WINDOW ? (int)e->params.n_ctx : WINDOW;
     r->plan.block_size = m->index->clover.has_blocks && all ? e->params.block_size : 0;
     FL_TRY(fl_eval_plan_windows(&r->plan, m->index->clover.block_align, err));

@@ -9,8 +9,9 @@
  * beside FILE is changed in place, part by part, and run over the text each time (float
  * activations). A part is a kind of matrix in one layer or, with more than eight layers, in an
  * eighth of them; gates of the recurrent state, small as they are, go together. What a part costs
- * is shared evenly by its tensors. Rows: those of `fourleaf eval` in windows of 512 tokens
- * (eval_plan.h), up to 2,048 of them or 1 GiB of their logits, windows spread over the text; on the
+ * is shared evenly by its tensors. Rows: those of `fourleaf eval --all` in windows of 512 tokens
+ * (eval_plan.h; prompts too, since a model is surest of the answers it was taught, and sure rows
+ * hardly move), up to 4,096 of them or 1 GiB of their logits, windows spread over the text; on the
  * causal path and, where all experts fit into device memory, in block passes too, which count as
  * much.
  *
