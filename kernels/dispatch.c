@@ -12,6 +12,7 @@ static const char *const tiers[] = {
     "reference",
 #if defined(__x86_64__)
     "avx2",
+    "avxvnni",
 #endif
     NULL,
 };
@@ -27,11 +28,26 @@ static int tier_index(const char *name)
 }
 
 #if defined(__x86_64__)
-/* clang 14 has no name for this feature in __builtin_cpu_supports. */
+/* Features that __builtin_cpu_supports of gcc 12 or clang 14 does not know. The operating system
+ * saves the registers they use when it saves those of AVX2. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+static bool has_avxvnni(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+}
+
+static void add_x86(fl_kernels *k, int cap)
+{
+    __builtin_cpu_init();
+    if (cap < 1 || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c())
+        return;
+    fl_kernels_avx2(k);
+    if (cap >= 2 && has_avxvnni()) fl_kernels_avxvnni(k);
 }
 #endif
 
@@ -41,9 +57,7 @@ bool fl_kernels_init(fl_kernels *k, const char *max_tier)
     if (cap < 0) return false;
     fl_kernels_ref(k);
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (cap >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
-        fl_kernels_avx2(k);
+    add_x86(k, cap);
 #endif
     return true;
 }

@@ -4,7 +4,7 @@
 #include "kernels/x86/law_avx2.h"
 #include "kernels/x86/x86.h"
 
-static const fl_law_avx2 *law_of(uint32_t type)
+static const fl_law_x86 *law_of(uint32_t type)
 {
     switch (type) {
     case FL_TYPE_Q4_K: return &fl_law_avx2_q4_k;
@@ -22,7 +22,7 @@ static const fl_law_avx2 *law_of(uint32_t type)
 
 /* One or two activation rows: four weight rows in the lanes of the chain. Rows past n1 repeat the
  * last one and are not stored. */
-static void law_few(const fl_law_avx2 *law, const fl_mat *w, int64_t bytes, int64_t n0, int64_t n1,
+static void law_few(const fl_law_x86 *law, const fl_mat *w, int64_t bytes, int64_t n0, int64_t n1,
                     const fl_act *x, int n_rows, float *y, int64_t ldy)
 {
     int64_t nb = w->cols / 256;
@@ -52,11 +52,10 @@ static void tile_of(const fl_act *x, int64_t nb, int n_rows, fl_act_tile *t)
     for (int i = 0; i < 4 * t->groups; i++) t->at[i] = x + (i < n_rows ? i : n_rows - 1) * nb;
 }
 
-void fl_avx2_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows, float *y,
-                     int64_t ldy)
+void fl_law_mul(const fl_law_x86 *law, const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x,
+                int n_rows, float *y, int64_t ldy)
 {
     assert(fl_mat_fits(w, n0, n1, true));
-    const fl_law_avx2 *law = law_of(w->type);
     int64_t nb = w->cols / 256, bytes = (int64_t)fl_type_row_bytes(w->type, (uint64_t)w->cols);
     if (n_rows <= 2) {
         law_few(law, w, bytes, n0, n1, x, n_rows, y, ldy);
@@ -72,4 +71,10 @@ void fl_avx2_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, i
             for (int r = 0; r < rows; r++) y[(r0 + r) * ldy + n] = out[r] * w->scale;
         }
     }
+}
+
+void fl_avx2_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows, float *y,
+                     int64_t ldy)
+{
+    fl_law_mul(law_of(w->type), w, n0, n1, x, n_rows, y, ldy);
 }

@@ -5,6 +5,8 @@
 
 /* Overwrites the entries that have AVX2 + FMA + F16C code. The caller has checked the CPU. */
 void fl_kernels_avx2(fl_kernels *k);
+/* Likewise for AVX-VNNI, after AVX2. */
+void fl_kernels_avxvnni(fl_kernels *k);
 
 bool fl_avx2_act_quantize(const float *x, int64_t cols, fl_act *out);
 void fl_avx2_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows, float *y,
@@ -20,5 +22,8 @@ void fl_avx2_axpy(float a, const float *x, int64_t n, float *y);
 double fl_avx2_exp_sum(const float *x, int64_t n, float max, float *e);
 void fl_avx2_gdn_scan(const fl_gdn_args *a);
 void fl_avx2_attention(const fl_attn_args *a);
+
+void fl_avxvnni_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
+                        float *y, int64_t ldy);
 
 #endif

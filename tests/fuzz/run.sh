@@ -7,16 +7,19 @@ shift
 command -v clang >/dev/null || { echo "fuzzing needs clang with libFuzzer: apt-get install clang libclang-rt-14-dev"; exit 1; }
 mkdir -p build/fuzz
 src=$(find runtime quant offload kernels -name '*.c' ! -name main.c ! -path '*/x86/*')
-avx2=$(find kernels/x86 -name '*_avx2.c')
+x86=$(find kernels/x86 -name '*.c')
 flags="-g -O1 -std=c11 -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -ffp-contract=off -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 obj=()
 # An object is as old as the newest header at least: which ones it includes is not kept.
 header=$(find runtime quant offload kernels -name '*.h' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2-)
-for f in $src $avx2; do
+for f in $src $x86; do
     o=build/fuzz/obj/${f%.c}.o
     mkdir -p "$(dirname "$o")"
     march=x86-64-v2
-    case $f in *_avx2.c) march=x86-64-v3 ;; esac
+    case $f in
+    *_avx2.c) march=x86-64-v3 ;;
+    *_avxvnni.c) march="x86-64-v3 -mavxvnni" ;;
+    esac
     { [ "$o" -nt "$f" ] && [ "$o" -nt "$header" ]; } || clang $flags -march=$march -c -o "$o" "$f"
     obj+=("$o")
 done

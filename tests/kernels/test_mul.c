@@ -248,6 +248,27 @@ static void test_tier_names(void **state)
     assert_string_equal(k.name, "reference");
     assert_string_equal(fl_kernels_tiers()[0], "reference");
     assert_true(fl_kernels_init(&k, NULL));
+    /* Any name is taken on any machine, and gives that tier or a lower one. */
+    const char *const *all = fl_kernels_tiers();
+    for (int i = 0; all[i]; i++) {
+        int got = 0;
+        assert_true(fl_kernels_init(&k, all[i]));
+        while (strcmp(k.name, all[got]) != 0) got++;
+        assert_in_range(got, 0, i);
+    }
+}
+
+/* Skipped where the CPU lacks the tier, so that a run says what it did not test. */
+static void need(const char *name)
+{
+    fl_kernels k;
+    assert_true(fl_kernels_init(&k, name));
+    if (strcmp(k.name, name) != 0) skip();
+}
+static void test_avxvnni_is_here(void **state)
+{
+    (void)state;
+    need("avxvnni");
 }
 
 int main(void)
@@ -256,6 +277,7 @@ int main(void)
         cmocka_unit_test(test_tier_names),      cmocka_unit_test(test_accuracy),
         cmocka_unit_test(test_mul_law_tiers),   cmocka_unit_test(test_mul_law_extremes),
         cmocka_unit_test(test_mul_float_tiers), cmocka_unit_test(test_row_independence),
+        cmocka_unit_test(test_avxvnni_is_here),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
