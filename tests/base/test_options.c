@@ -46,6 +46,11 @@ static void values_land_in_their_fields(void **state)
     ASSERT_OK(parse("run m --soft-end off"));
     assert_true(o.soft_end == 0 && o.soft_think == -1 && o.soft_answer == -1);
     assert_true(isnan(o.soft_slope) && o.repeat_stop == -1 && !o.logit_bias);
+    ASSERT_OK(parse("eval m t u --windows 3 --passes masked --against r --save-logits s --all"));
+    assert_true(o.n_args == 3 && o.windows == 3 && o.all);
+    assert_string_equal(o.passes, "masked");
+    assert_string_equal(o.against, "r");
+    assert_string_equal(o.save_logits, "s");
     ASSERT_OK(parse("run -p=x m --ctx=77"));
     assert_int_equal(o.ctx, 77);
     ASSERT_OK(parse("run m --ctx 78 -p -x"));
@@ -89,6 +94,9 @@ static void mistakes_are_named(void **state)
     ASSERT_FAILS(parse("run m --temp nan"), FL_E_ARG, "--temp nan");
     ASSERT_FAILS(parse("run m --seed -1"), FL_E_ARG, "--seed -1");
     ASSERT_FAILS(parse("run"), FL_E_ARG, "needs a model");
+    ASSERT_FAILS(parse("eval m"), FL_E_ARG, "needs a model and a text");
+    ASSERT_FAILS(parse("eval m t --passes block"), FL_E_ARG, "one of all|causal|masked");
+    ASSERT_FAILS(parse("eval m t --ctx 7"), FL_E_ARG, "from 8 to 131072");
     ASSERT_FAILS(parse("quantize a"), FL_E_ARG, "an input and an output");
     ASSERT_FAILS(parse("run a b"), FL_E_ARG, "unexpected 'b'");
     ASSERT_FAILS(parse("run m --prom x"), FL_E_ARG, "unknown option --prom");
