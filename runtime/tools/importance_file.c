@@ -217,7 +217,7 @@ static double effective_rank(const float *tri, int64_t cols)
         for (int64_t j = 0; j < i; j++) squares += 2.0 * (double)row[j] * (double)row[j];
         squares += (double)row[i] * (double)row[i];
     }
-    return squares > 0.0 ? t * t / squares : 1.0;
+    return squares > 0.0 ? fmax(1.0, t * t / squares) : 1.0; /* below 1 is damage */
 }
 
 static void unpack(const float *tri, int64_t cols, float *full)

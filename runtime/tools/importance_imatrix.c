@@ -85,7 +85,7 @@ static fl_status read_expert(const sums_of *s, int expert, float *x, double *row
     FL_TRY(read_sums(s, expert, x, &n, err));
     *repaired = repair(x, s->cols);
     for (int64_t i = 0; i < s->cols; i++) total += (double)x[i];
-    *rows = isfinite(n) && n > 0.0f && total > 0.0 ? (double)n : 0.0;
+    *rows = isfinite(n) && n >= 1.0f && total > 0.0 ? (double)n : 0.0;
     for (int64_t i = 0; i<s->cols && * rows> 0.0; i++) x[i] = (float)((double)x[i] / *rows);
     return FL_OK;
 }
