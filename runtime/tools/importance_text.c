@@ -13,13 +13,16 @@ typedef struct planner {
     fl_importance_text *t;
     const fl_clover *sw;
     bool blocks;
+    int64_t most_ctx; /* positions that the model takes */
+    int32_t fill;     /* what follows a window to the end of its last block */
 } planner;
 
 /* Room for the passes of n more tokens, block rows included. */
 static fl_status make_room(planner *p, int64_t n, fl_err *err)
 {
     fl_sweep_text *s = &p->t->sweep;
-    const size_t passes = (size_t)(s->n_passes + n + 1), rows = (size_t)(s->n_rows + 2 * n + 1);
+    const size_t passes = (size_t)(s->n_passes + n + 2);
+    const size_t rows = (size_t)(s->n_rows + 2 * n + 2 * p->sw->block_size);
     fl_sweep_pass *pass = realloc(p->t->pass, passes * sizeof *pass);
     if (pass) p->t->pass = pass;
     int32_t *ids = realloc(p->t->ids, rows * sizeof *ids);
@@ -27,14 +30,22 @@ static fl_status make_room(planner *p, int64_t n, fl_err *err)
     return pass && ids ? FL_OK : FL_FAIL(err, FL_E_NOMEM, 0, "text: out of memory");
 }
 
-static void add_pass(planner *p, const int32_t *ids, int64_t at, int n_write, int n_block)
+/* A piece of a document; positions from `from` on may be masked. */
+typedef struct window {
+    const int32_t *ids;
+    int64_t n, from;
+} window;
+
+static void add_pass(planner *p, const window *w, int64_t at, int n_write, int n_block)
 {
     fl_sweep_text *s = &p->t->sweep;
     const int level = (int)((at / p->sw->block_size + s->n_seqs) % FL_MASK_LEVELS);
     int32_t *row = p->t->ids + s->n_rows;
-    for (int i = 0; i < n_write + n_block; i++) {
-        const bool masked = i >= n_write && fl_mask_at(s->n_seqs, at + i, level);
-        row[i] = masked ? p->sw->mask_id : ids[at + i];
+    for (int64_t i = 0; i < n_write + n_block; i++) {
+        const int64_t pos = at + i;
+        const bool open = i >= n_write && pos >= w->from;
+        row[i] = pos < w->n ? w->ids[pos] : p->fill;
+        if (open && fl_mask_at(s->n_seqs, pos, level)) row[i] = p->sw->mask_id;
     }
     p->t->pass[s->n_passes++] =
         (fl_sweep_pass){.seq = s->n_seqs, .at = at, .n_write = n_write, .n_block = n_block};
@@ -43,21 +54,26 @@ static void add_pass(planner *p, const int32_t *ids, int64_t at, int n_write, in
     p->t->block_rows += n_block;
     if (n_write + n_block > s->max_rows) s->max_rows = n_write + n_block;
     if (n_block > s->max_block) s->max_block = n_block;
+    if (at + n_write + n_block > s->n_ctx) s->n_ctx = at + n_write + n_block;
 }
 
-static fl_status add_window(planner *p, const int32_t *ids, int64_t n, fl_err *err)
+/* Clean rows up to each block's beginning, with the block behind them. */
+static fl_status add_window(planner *p, const window *w, fl_err *err)
 {
     const int size = p->sw->block_size;
-    FL_TRY(make_room(p, n, err));
-    for (int64_t at = 0; at < n;) {
-        const int64_t most = p->blocks ? size : CLEAN_ROWS;
-        const int n_write = (int)(n - at < most ? n - at : most);
-        const bool block = p->blocks && at + n_write + size <= n;
-        add_pass(p, ids, at, n_write, block ? size : 0);
+    const bool aligned = p->sw->block_align == FL_ALIGN_ABSOLUTE;
+    int64_t next = p->blocks && w->from < w->n ? w->from - (aligned ? w->from % size : 0) : w->n;
+    FL_TRY(make_room(p, w->n, err));
+    for (int64_t at = 0; at < w->n;) {
+        const int64_t left = (next < w->n ? next : w->n) - at;
+        const int n_write = (int)(left < CLEAN_ROWS ? left : CLEAN_ROWS);
+        const bool begins = at + n_write == next && next < w->n;
+        const bool block = begins && next + size <= p->most_ctx;
+        if (n_write > 0 || block) add_pass(p, w, at, n_write, block ? size : 0);
         at += n_write;
+        if (begins) next += size;
     }
     p->t->sweep.n_seqs++;
-    if (n > p->t->sweep.n_ctx) p->t->sweep.n_ctx = n;
     return FL_OK;
 }
 
@@ -65,11 +81,14 @@ static fl_status add_windows(planner *p, const fl_corpus *c, int64_t ctx, int64_
                              fl_err *err)
 {
     for (int i = 0; i < c->n_docs; i++) {
-        const int64_t end = c->doc[i].start + c->doc[i].n;
-        for (int64_t at = c->doc[i].start, n; at < end && p->t->tokens < limit; at += n) {
-            n = end - at < ctx ? end - at : ctx;
+        const fl_corpus_doc *d = &c->doc[i];
+        for (int64_t at = 0, n; at < d->n && p->t->tokens < limit; at += n) {
+            n = d->n - at < ctx ? d->n - at : ctx;
             if (n > limit - p->t->tokens) n = limit - p->t->tokens;
-            FL_TRY(add_window(p, c->ids + at, n, err));
+            const window w = {.ids = c->ids + d->start + at,
+                              .n = n,
+                              .from = d->prompt > at ? d->prompt - at : p->sw->block_size};
+            FL_TRY(add_window(p, &w, err));
         }
     }
     return FL_OK;
@@ -82,7 +101,11 @@ fl_status fl_importance_text_open(fl_importance_text *t, const fl_model *model, 
     fl_corpus c = {0};
     fl_clover plain = *sw;
     if (plain.block_size < 1) plain.block_size = 1; /* no blocks: never used */
-    planner p = {.t = t, .sw = &plain, .blocks = sw->has_blocks};
+    planner p = {.t = t,
+                 .sw = &plain,
+                 .blocks = sw->has_blocks,
+                 .most_ctx = fl_engine_max_context(&model->index->hp),
+                 .fill = fl_mask_fill(model)};
     fl_status st = FL_OK;
     *t = (fl_importance_text){0};
     if (!model->tokenizer)

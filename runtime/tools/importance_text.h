@@ -3,11 +3,14 @@
 
 #include "runtime/model/sweep.h"
 
-/* The passes that a text is measured by. Each document is cut into windows of `ctx` tokens, each a
- * sequence of its own. In a model with blocks each whole block of a window behind the first one is
- * run twice, as the decoder does: clean, and before that as a block behind the clean rows, with
- * some rows masked: 15, 50, 85 and 100 % in turn (masked.h), which is what a block looks like from
- * its last pass back to its first. So there are about as many block rows as clean ones. */
+/* The passes that a text is measured by. Each document (corpus.h) is cut into windows of `ctx`
+ * tokens, each a sequence of its own. In a model with blocks each block of a window is run twice,
+ * as the decoder does: clean, and before that as a block behind the clean rows, with some rows
+ * masked: 15, 50, 85 and 100 % in turn (masked.h), which is what a block looks like from its last
+ * pass back to its first. Blocks begin where the model's do; a chat's prompt is never masked, so
+ * its blocks are those of the answer, and what follows an answer to the end of its block is filled
+ * up; else the first block of a window is clean alone. So there are about as many block rows as
+ * clean ones. */
 typedef struct fl_importance_text {
     fl_sweep_text sweep;
     fl_sweep_pass *pass;

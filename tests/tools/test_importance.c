@@ -426,6 +426,50 @@ static void blocks_follow_clean_rows(void **state)
     tear_down(&p);
 }
 
+/* Of a chat the answer alone is masked, to the end of its last block. */
+static void prompts_are_not_masked(void **state)
+{
+    (void)state;
+    const fl_make m = small_model("clover_moe");
+    static const char chat[] = "{\"prompt\": \"the rain in the north is a tin and the hat is an "
+                               "ant in the rain and so on it is\", \"completion\": \"an ant\"}\n"
+                               "{\"prompt\": \"hi\", \"completion\": \"the tin\"}\n";
+    fl_err err = {0};
+    fl_importance_text t;
+    place p;
+    fl_make_gguf(&m, fl_files.gguf);
+    set_up(&p, fl_files.gguf);
+    char *path = fl_tmp_path(fl_files.dir, "chat.jsonl");
+    fl_tmp_write(path, chat, sizeof chat - 1);
+    p.paths[0] = path;
+    ASSERT_OK(fl_importance_text_open(&t, p.model, &p.sw, p.paths, 1, WINDOW, 0, &err));
+    assert_int_equal(t.sweep.n_seqs, 2);
+    assert_true(t.block_rows >= 2 * p.sw.block_size);
+    int64_t row = 0, masks = 0;
+    int n_of[2] = {0, 0};
+    for (int64_t i = 0; i < t.sweep.n_passes; i++) {
+        const fl_sweep_pass *s = &t.pass[i];
+        const int32_t *ids = t.ids + row;
+        assert_int_equal(s->at, n_of[s->seq]);
+        assert_true(s->n_block == 0 || (s->at + s->n_write) % p.sw.block_size == 0);
+        n_of[s->seq] += s->n_write;
+        for (int k = 0; k < s->n_write + s->n_block; k++, row++) {
+            const bool masked = ids[k] == p.sw.mask_id;
+            masks += masked;
+            if (masked) assert_true(k >= s->n_write && s->at + k >= (s->seq ? 2 : 32));
+        }
+    }
+    assert_true(masks > 0 && t.tokens == n_of[0] + n_of[1]);
+    assert_true(t.sweep.n_ctx % p.sw.block_size == 0);
+    fl_importance_text_close(&t);
+    /* Rows of such passes go through, also a block that begins a sequence. */
+    fl_importance_result r;
+    ASSERT_OK(fl_importance_run(&p.job, &r, &err));
+    assert_int_equal(r.n_lost, 0);
+    free(path);
+    tear_down(&p);
+}
+
 /* ---- merging ---- */
 
 /* Two halves give what the whole gives, up to the last digits of the sums. */
@@ -558,6 +602,7 @@ int main(void)
         cmocka_unit_test(an_unfinished_run_keeps_others_off),
         cmocka_unit_test(failures_leave_nothing),
         cmocka_unit_test(blocks_follow_clean_rows),
+        cmocka_unit_test(prompts_are_not_masked),
         cmocka_unit_test(halves_make_the_whole),
         cmocka_unit_test(only_files_of_one_model_are_merged),
         cmocka_unit_test(the_command_says_what_is_thin),
