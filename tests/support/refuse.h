@@ -16,7 +16,7 @@ typedef struct fl_refusal {
 void fl_refuse(const fl_refusal *r);
 
 /* Runs fn(arg) in a child process and waits. fn returns true when all is as expected; a child that
- * crashes or hangs (30 s) counts as false. */
+ * crashes or hangs (30 s, unless fn sets another alarm) counts as false. */
 bool fl_in_child(bool (*fn)(void *arg), void *arg);
 
 #endif
