@@ -29,7 +29,8 @@ static fl_status check_key(const fl_output_plan *p, const fl_journal_key *want,
             "%s: --resume: the files that it is made from have changed since; begin anew "
             "without --resume",
             p->target);
-    if (memcmp(found, want, sizeof *want) != 0)
+    if (found->options != want->options || found->n_tensors != want->n_tensors ||
+        found->n_parts != want->n_parts)
         return FL_FAIL(err, FL_E_ARG, 0,
                        "%s: --resume: it was begun with other options; give those, or begin anew "
                        "without --resume",
