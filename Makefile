@@ -74,6 +74,7 @@ $(LIB): $(OBJ)
 # Only these translation units may use wider vectors than the baseline.
 $(B)/kernels/x86/%_avx2.o $(B)/quant/%_avx2.o: ARCH := -march=x86-64-v3
 $(B)/kernels/x86/%_avxvnni.o: ARCH := -march=x86-64-v3 -mavxvnni
+$(B)/kernels/x86/%_avx512vnni.o: ARCH := -march=x86-64-v4 -mavx512vnni
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)

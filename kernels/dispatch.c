@@ -11,8 +11,7 @@
 static const char *const tiers[] = {
     "reference",
 #if defined(__x86_64__)
-    "avx2",
-    "avxvnni",
+    "avx2",      "avxvnni", "avx512vnni",
 #endif
     NULL,
 };
@@ -48,6 +47,10 @@ static void add_x86(fl_kernels *k, int cap)
         return;
     fl_kernels_avx2(k);
     if (cap >= 2 && has_avxvnni()) fl_kernels_avxvnni(k);
+    /* These look at the operating system's part (xgetbv) as well. */
+    if (cap >= 3 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
+        fl_kernels_avx512vnni(k);
 }
 #endif
 

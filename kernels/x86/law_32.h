@@ -141,16 +141,16 @@ FL_INLINE void b_rows(const uint8_t *row, const fl_act_tile *t, int64_t n_blocks
     for (int g = 0; g < t->groups; g++) _mm_storeu_ps(out + 4 * g, acc[g]);
 }
 
-#define FL_LAW_32_OF(TIER, NAME, BYTES, HALVES)                                               \
+#define FL_LAW_32_OF(TIER, DOT, NAME, BYTES, HALVES)                                          \
     static __m128 NAME##_four(const uint8_t *const row[4], int64_t ahead, const fl_act *x,    \
                               int64_t nb)                                                     \
     {                                                                                         \
         return b_four(row, ahead, x, nb, BYTES, HALVES, NAME##_levels, NAME##_scale,          \
-                      fl_fours_##TIER);                                                       \
+                      fl_fours_##DOT);                                                        \
     }                                                                                         \
     static void NAME##_rows(const uint8_t *row, const fl_act_tile *t, int64_t nb, float *out) \
     {                                                                                         \
-        b_rows(row, t, nb, out, BYTES, HALVES, NAME##_levels, NAME##_scale, fl_fours_##TIER); \
+        b_rows(row, t, nb, out, BYTES, HALVES, NAME##_levels, NAME##_scale, fl_fours_##DOT);  \
     }                                                                                         \
     const fl_law_x86 fl_law_##TIER##_##NAME = {NAME##_four, NAME##_rows};
 

@@ -138,22 +138,22 @@ FL_INLINE void k_rows(const uint8_t *row, const fl_act_tile *t, int64_t n_blocks
     for (int g = 0; g < t->groups; g++) _mm_storeu_ps(out + 4 * g, acc[g]);
 }
 
-#define FL_LAW_K_OF(TIER, NAME, FIVE)                                                          \
+#define FL_LAW_K_OF(TIER, DOT, NAME, FIVE)                                                     \
     static __m128 NAME##_four(const uint8_t *const row[4], int64_t ahead, const fl_act *x,     \
                               int64_t nb)                                                      \
     {                                                                                          \
-        return k_four(row, ahead, x, nb, FIVE, fl_pair_##TIER);                                \
+        return k_four(row, ahead, x, nb, FIVE, fl_pair_##DOT);                                 \
     }                                                                                          \
     static void NAME##_plain(const uint8_t *row, const fl_act_tile *t, int64_t nb, float *out) \
     {                                                                                          \
-        k_rows(row, t, nb, FIVE, true, fl_pair_##TIER, out);                                   \
+        k_rows(row, t, nb, FIVE, true, fl_pair_##DOT, out);                                    \
     }                                                                                          \
     static void NAME##_rows(const uint8_t *row, const fl_act_tile *t, int64_t nb, float *out)  \
     {                                                                                          \
         if (t->plain)                                                                          \
             NAME##_plain(row, t, nb, out);                                                     \
         else                                                                                   \
-            k_rows(row, t, nb, FIVE, false, fl_pair_##TIER, out);                              \
+            k_rows(row, t, nb, FIVE, false, fl_pair_##DOT, out);                               \
     }                                                                                          \
     const fl_law_x86 fl_law_##TIER##_##NAME = {NAME##_four, NAME##_rows};
 

@@ -1,5 +1,5 @@
-#include "kernels/x86/law_avxvnni.h"
 #include "kernels/x86/law_k.h"
+#include "kernels/x86/law_vnni.h"
 
-FL_LAW_K_OF(avxvnni, q4_k, false)
-FL_LAW_K_OF(avxvnni, q5_k, true)
+FL_LAW_K_OF(avxvnni, vnni, q4_k, false)
+FL_LAW_K_OF(avxvnni, vnni, q5_k, true)

@@ -183,22 +183,22 @@ FL_INLINE void s_rows(const uint8_t *row, const fl_act_tile *t, int64_t n_blocks
     for (int g = 0; g < t->groups; g++) _mm_storeu_ps(out + 4 * g, acc[g]);
 }
 
-#define FL_LAW_S_OF(TIER, NAME, BYTES)                                                         \
+#define FL_LAW_S_OF(TIER, DOT, NAME, BYTES)                                                    \
     static __m128 NAME##_four(const uint8_t *const row[4], int64_t ahead, const fl_act *x,     \
                               int64_t nb)                                                      \
     {                                                                                          \
-        return s_four(row, ahead, x, nb, BYTES, unpack_##NAME, fl_pair_##TIER);                \
+        return s_four(row, ahead, x, nb, BYTES, unpack_##NAME, fl_pair_##DOT);                 \
     }                                                                                          \
     static void NAME##_plain(const uint8_t *row, const fl_act_tile *t, int64_t nb, float *out) \
     {                                                                                          \
-        s_rows(row, t, nb, out, BYTES, true, unpack_##NAME, fl_pair_##TIER);                   \
+        s_rows(row, t, nb, out, BYTES, true, unpack_##NAME, fl_pair_##DOT);                    \
     }                                                                                          \
     static void NAME##_rows(const uint8_t *row, const fl_act_tile *t, int64_t nb, float *out)  \
     {                                                                                          \
         if (t->plain)                                                                          \
             NAME##_plain(row, t, nb, out);                                                     \
         else                                                                                   \
-            s_rows(row, t, nb, out, BYTES, false, unpack_##NAME, fl_pair_##TIER);              \
+            s_rows(row, t, nb, out, BYTES, false, unpack_##NAME, fl_pair_##DOT);               \
     }                                                                                          \
     const fl_law_x86 fl_law_##TIER##_##NAME = {NAME##_four, NAME##_rows};
 

@@ -5,8 +5,9 @@
 
 /* Overwrites the entries that have AVX2 + FMA + F16C code. The caller has checked the CPU. */
 void fl_kernels_avx2(fl_kernels *k);
-/* Likewise for AVX-VNNI, after AVX2. */
+/* Likewise, after AVX2: AVX-VNNI; AVX-512 with BW, DQ, VL and VNNI. */
 void fl_kernels_avxvnni(fl_kernels *k);
+void fl_kernels_avx512vnni(fl_kernels *k);
 
 bool fl_avx2_act_quantize(const float *x, int64_t cols, fl_act *out);
 void fl_avx2_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows, float *y,
@@ -25,5 +26,7 @@ void fl_avx2_attention(const fl_attn_args *a);
 
 void fl_avxvnni_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                         float *y, int64_t ldy);
+void fl_avx512vnni_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
+                           float *y, int64_t ldy);
 
 #endif

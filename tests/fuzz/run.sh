@@ -19,6 +19,7 @@ for f in $src $x86; do
     case $f in
     *_avx2.c) march=x86-64-v3 ;;
     *_avxvnni.c) march="x86-64-v3 -mavxvnni" ;;
+    *_avx512vnni.c) march="x86-64-v4 -mavx512vnni" ;;
     esac
     { [ "$o" -nt "$f" ] && [ "$o" -nt "$header" ]; } || clang $flags -march=$march -c -o "$o" "$f"
     obj+=("$o")

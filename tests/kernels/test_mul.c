@@ -110,6 +110,8 @@ static void test_mul_law_tiers(void **state)
             }
             check_tiers(*t, true, 2, 256, 64, 0);
             check_tiers(*t, true, 2, 256, 67, 0);
+            /* More blocks and weight rows than the kernels for many rows take at once. */
+            check_tiers(*t, true, 35, 256 * 10, 7 + fl_rnd_below(20), h);
         }
     }
     fl_law_option_h = false;
@@ -270,6 +272,11 @@ static void test_avxvnni_is_here(void **state)
     (void)state;
     need("avxvnni");
 }
+static void test_avx512vnni_is_here(void **state)
+{
+    (void)state;
+    need("avx512vnni");
+}
 
 int main(void)
 {
@@ -277,7 +284,7 @@ int main(void)
         cmocka_unit_test(test_tier_names),      cmocka_unit_test(test_accuracy),
         cmocka_unit_test(test_mul_law_tiers),   cmocka_unit_test(test_mul_law_extremes),
         cmocka_unit_test(test_mul_float_tiers), cmocka_unit_test(test_row_independence),
-        cmocka_unit_test(test_avxvnni_is_here),
+        cmocka_unit_test(test_avxvnni_is_here), cmocka_unit_test(test_avx512vnni_is_here),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,7 @@
+#include "kernels/x86/x86.h"
+
+void fl_kernels_avx512vnni(fl_kernels *k)
+{
+    k->name = "avx512vnni";
+    k->mul_law = fl_avx512vnni_mul_law;
+}
