@@ -429,7 +429,8 @@ static char *printed_line(char **rest)
 {
     char *line;
     do line = strsep(rest, "\n");
-    while (line && (*line == '[' || !*line || strncmp(line, "note: ", 6) == 0));
+    while (line &&
+           (*line == '[' || !*line || strstr(line, " left, ") || strncmp(line, "note: ", 6) == 0));
     return line;
 }
 
