@@ -1,49 +1,12 @@
 #ifndef FL_KERNELS_X86_LAW_LANES_H
 #define FL_KERNELS_X86_LAW_LANES_H
 
-#include "kernels/x86/law_vnni.h"
+#include "kernels/x86/lanes_vec.h"
 
 /* L2 for many activation rows, which lie in the lanes of a vector: activations are packed once per
  * call so that a vector has four neighbouring bytes of each row, and meet four bytes of a weight
  * row in all lanes. Nothing is summed across lanes, so chains need no shuffling. */
 #if defined(FL_DPBUSD)
-
-/* FL_EIGHT_LANES: narrower vectors, of which few rows leave less empty. */
-#if defined(__AVX512VNNI__) && !defined(FL_EIGHT_LANES)
-enum { FL_LANES = 16 };
-typedef __m512i fl_vi;
-typedef __m512 fl_vf;
-FL_INLINE fl_vi fl_vi_zero(void) { return _mm512_setzero_si512(); }
-FL_INLINE fl_vi fl_vi_load(const void *p) { return _mm512_loadu_si512(p); }
-FL_INLINE fl_vi fl_vi_all(int32_t v) { return _mm512_set1_epi32(v); }
-FL_INLINE fl_vi fl_vi_mul16(fl_vi a, fl_vi b) { return _mm512_mullo_epi16(a, b); }
-FL_INLINE fl_vi fl_vi_dot8(fl_vi s, fl_vi u, fl_vi x) { return _mm512_dpbusd_epi32(s, u, x); }
-FL_INLINE fl_vi fl_vi_dot16(fl_vi s, fl_vi a, fl_vi b) { return _mm512_dpwssd_epi32(s, a, b); }
-FL_INLINE fl_vf fl_vf_of(fl_vi v) { return _mm512_cvtepi32_ps(v); }
-FL_INLINE fl_vf fl_vf_load(const float *p) { return _mm512_loadu_ps(p); }
-FL_INLINE void fl_vf_store(float *p, fl_vf v) { _mm512_storeu_ps(p, v); }
-FL_INLINE fl_vf fl_vf_all(float v) { return _mm512_set1_ps(v); }
-FL_INLINE fl_vf fl_vf_mul(fl_vf a, fl_vf b) { return _mm512_mul_ps(a, b); }
-FL_INLINE fl_vf fl_vf_fma(fl_vf a, fl_vf b, fl_vf c) { return _mm512_fmadd_ps(a, b, c); }
-FL_INLINE fl_vf fl_vf_fms(fl_vf a, fl_vf b, fl_vf c) { return _mm512_fmsub_ps(a, b, c); }
-#else
-enum { FL_LANES = 8 };
-typedef __m256i fl_vi;
-typedef __m256 fl_vf;
-FL_INLINE fl_vi fl_vi_zero(void) { return _mm256_setzero_si256(); }
-FL_INLINE fl_vi fl_vi_load(const void *p) { return fl_load256(p); }
-FL_INLINE fl_vi fl_vi_all(int32_t v) { return _mm256_set1_epi32(v); }
-FL_INLINE fl_vi fl_vi_mul16(fl_vi a, fl_vi b) { return _mm256_mullo_epi16(a, b); }
-FL_INLINE fl_vi fl_vi_dot8(fl_vi s, fl_vi u, fl_vi x) { return FL_DPBUSD(s, u, x); }
-FL_INLINE fl_vi fl_vi_dot16(fl_vi s, fl_vi a, fl_vi b) { return FL_DPWSSD(s, a, b); }
-FL_INLINE fl_vf fl_vf_of(fl_vi v) { return _mm256_cvtepi32_ps(v); }
-FL_INLINE fl_vf fl_vf_load(const float *p) { return _mm256_loadu_ps(p); }
-FL_INLINE void fl_vf_store(float *p, fl_vf v) { _mm256_storeu_ps(p, v); }
-FL_INLINE fl_vf fl_vf_all(float v) { return _mm256_set1_ps(v); }
-FL_INLINE fl_vf fl_vf_mul(fl_vf a, fl_vf b) { return _mm256_mul_ps(a, b); }
-FL_INLINE fl_vf fl_vf_fma(fl_vf a, fl_vf b, fl_vf c) { return _mm256_fmadd_ps(a, b, c); }
-FL_INLINE fl_vf fl_vf_fms(fl_vf a, fl_vf b, fl_vf c) { return _mm256_fmsub_ps(a, b, c); }
-#endif
 
 enum {
     FL_LANE_BLOCKS = 8,   /* blocks packed at once; longer rows go on from y */
@@ -64,16 +27,18 @@ typedef struct fl_lane_block {
     uint8_t q[256];    /* levels; signed ones are int8 */
     int32_t start[64]; /* signed levels: -128 times the sum of a part, at [the part's first / 4] */
     int32_t s[16];     /* scales, per 32 or per 16 */
+    float step[16];    /* stepwise: scales, per part */
     int32_t min[4];    /* pairs of minima */
     float d, dmin;
 } fl_lane_block;
 
-/* How a type is multiplied. Products of `part` levels are summed before the scale is applied, which
- * takes 16-bit numbers: part * 127 * the largest level fits them. Scales are per 32 / halves. */
+/* How a type is multiplied. Products of `part` levels are summed before the scale is applied; these
+ * sums fit 16 bits, but for wide ones. Scales are per 32 / halves. Stepwise: the float chain takes
+ * a step per part (the types of law 32 and 16). */
 typedef struct fl_lane_kind {
     void (*unpack)(const uint8_t *p, fl_lane_block *o);
     int bytes, part, halves;
-    bool is_signed, has_min;
+    bool is_signed, has_min, wide, stepwise;
 } fl_lane_kind;
 
 FL_INLINE void fl_lane_unsigned(__m256i q, int k, fl_lane_block *o)
@@ -81,13 +46,14 @@ FL_INLINE void fl_lane_unsigned(__m256i q, int k, fl_lane_block *o)
     _mm256_storeu_si256((__m256i *)(o->q + 32 * k), q);
 }
 
-/* Parts of 8 levels, or of 16. */
+/* Parts of 8, 16 or 32 levels. */
 FL_INLINE void fl_lane_signed(__m256i q, int k, int part, fl_lane_block *o)
 {
     __m256i s = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
     s = _mm256_madd_epi16(s, _mm256_set1_epi16(-128));
     s = _mm256_add_epi32(s, _mm256_srli_epi64(s, 32));
-    if (part == 16) s = _mm256_add_epi32(s, _mm256_unpackhi_epi64(s, s));
+    if (part >= 16) s = _mm256_add_epi32(s, _mm256_unpackhi_epi64(s, s));
+    if (part == 32) s = _mm256_add_epi32(s, _mm256_permute2x128_si256(s, s, 1));
     _mm256_storeu_si256((__m256i *)(o->q + 32 * k), q);
     _mm256_storeu_si256((__m256i *)(o->start + 8 * k), s);
 }
@@ -117,7 +83,49 @@ FL_INLINE void fl_lane_pack4(const fl_act *const x[4], int lane, bool is_signed,
     }
 }
 
-/* One block: four weight rows against FL_LANES activation rows; acc[i] goes on. */
+/* Integer sums of the part that starts at level 4 c. */
+FL_INLINE void fl_lane_dot(const fl_lane_block w[4], const fl_lane_acts *x, const fl_lane_kind *t,
+                           int c, fl_vi dot[4])
+{
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) dot[i] = t->is_signed ? fl_vi_all(w[i].start[c]) : fl_vi_zero();
+#pragma GCC unroll 8
+    for (int j = 0; j < t->part / 4; j++) {
+        fl_vi v = fl_vi_load(x->x[c + j]);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            int32_t q;
+            memcpy(&q, w[i].q + 4 * (c + j), 4);
+            fl_vi u = fl_vi_all(q);
+            dot[i] = t->is_signed ? fl_vi_dot8(dot[i], v, u) : fl_vi_dot8(dot[i], u, v);
+        }
+    }
+}
+
+/* One block with a step per part: four weight rows against FL_LANES activation rows; acc[i] goes
+ * on. (float)(P I) = P (float)I. */
+FL_INLINE void fl_lane_steps(const fl_lane_block w[4], const fl_lane_acts *x, const fl_lane_kind *t,
+                             float *const acc[4])
+{
+    fl_vf sum[4], a = fl_vf_load(x->scale);
+    for (int i = 0; i < 4; i++) sum[i] = fl_vf_load(acc[i]);
+    for (int k = 0; k < 8; k++) {
+        fl_vf p = fl_vf_of(fl_vi_load(x->p[k]));
+        for (int at = 32 * k; at < 32 * k + 32; at += t->part) {
+            fl_vi dot[4];
+            fl_lane_dot(w, x, t, at / 4, dot);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) {
+                fl_vf r =
+                    fl_vf_mul(fl_vf_all(w[i].step[at / t->part]), fl_vf_mul(fl_vf_of(dot[i]), p));
+                sum[i] = fl_vf_fma(a, r, sum[i]);
+            }
+        }
+    }
+    for (int i = 0; i < 4; i++) fl_vf_store(acc[i], sum[i]);
+}
+
+/* The same with one step per block. */
 FL_INLINE void fl_lane_step(const fl_lane_block w[4], const fl_lane_acts *x, const fl_lane_kind *t,
                             float *const acc[4])
 {
@@ -128,26 +136,16 @@ FL_INLINE void fl_lane_step(const fl_lane_block w[4], const fl_lane_acts *x, con
 #pragma GCC unroll 4
         for (int at = 0; at < 32; at += t->part) {
             fl_vi dot[4];
-            const int c = 8 * k + at / 4;
+            fl_lane_dot(w, x, t, 8 * k + at / 4, dot);
 #pragma GCC unroll 4
             for (int i = 0; i < 4; i++) {
-                dot[i] = t->is_signed ? fl_vi_all(w[i].start[c]) : fl_vi_zero();
-                if (at % (32 / t->halves) == 0)
-                    s[i] = fl_vi_mul16(p, fl_vi_all(w[i].s[(32 * k + at) * t->halves / 32]));
-            }
-#pragma GCC unroll 8
-            for (int j = 0; j < t->part / 4; j++) {
-                fl_vi v = fl_vi_load(x->x[c + j]);
-#pragma GCC unroll 4
-                for (int i = 0; i < 4; i++) {
-                    int32_t q;
-                    memcpy(&q, w[i].q + 4 * (c + j), 4);
-                    fl_vi u = fl_vi_all(q);
-                    dot[i] = t->is_signed ? fl_vi_dot8(dot[i], v, u) : fl_vi_dot8(dot[i], u, v);
+                if (at % (32 / t->halves) == 0) {
+                    fl_vi v = fl_vi_all(w[i].s[(32 * k + at) * t->halves / 32]);
+                    s[i] = t->wide ? fl_vi_mul32(p, v) : fl_vi_mul16(p, v);
                 }
+                sum[i] = t->wide ? fl_vi_add(sum[i], fl_vi_mul32(dot[i], s[i]))
+                                 : fl_vi_dot16(sum[i], dot[i], s[i]);
             }
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) sum[i] = fl_vi_dot16(sum[i], dot[i], s[i]);
         }
     }
     if (t->has_min) {
@@ -190,7 +188,11 @@ FL_INLINE void fl_lane_rows(const fl_lane_span *s, const fl_lane_kind *t, int64_
             for (int q = 0; q < quads; q++) {
                 float *to[4];
                 for (int i = 0; i < 4; i++) to[i] = acc[4 * q + i] + g * FL_LANES;
-                fl_lane_step(w + 4 * q, s->x + b * FL_LANE_GROUPS + g, t, to);
+                const fl_lane_acts *x = s->x + b * FL_LANE_GROUPS + g;
+                if (t->stepwise)
+                    fl_lane_steps(w + 4 * q, x, t, to);
+                else
+                    fl_lane_step(w + 4 * q, x, t, to);
             }
         }
     }

@@ -1,7 +1,7 @@
 #include "kernels/x86/lanes_types.h"
 
-bool fl_avx512vnni_mul_lanes(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
+void fl_avx512vnni_mul_lanes(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                              float *y, int64_t ldy)
 {
-    return fl_lane_mul_law(w, n0, n1, x, n_rows, y, ldy);
+    fl_lane_mul_law(w, n0, n1, x, n_rows, y, ldy);
 }

@@ -12,12 +12,12 @@ extern const fl_law_x86 fl_law_avx512vnni_q4_k, fl_law_avx512vnni_q5_k;
 extern const fl_law_x86 fl_law_avx512vnni_q6_k, fl_law_avx512vnni_q3_k;
 extern const fl_law_x86 fl_law_avx512vnni_q8_0, fl_law_avx512vnni_q4_0, fl_law_avx512vnni_iq4_nl;
 
-/* mul_law of many rows (law_lanes.h); false for types it does not know. */
-bool fl_avxvnni_mul_lanes(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
+/* mul_law of many rows (law_lanes.h). */
+void fl_avxvnni_mul_lanes(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                           float *y, int64_t ldy);
-bool fl_avx512vnni_mul_lanes(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
+void fl_avx512vnni_mul_lanes(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                              float *y, int64_t ldy);
-bool fl_avx512vnni_mul_lanes8(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
+void fl_avx512vnni_mul_lanes8(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                               float *y, int64_t ldy);
 
 /* The same two instructions have one encoding for CPUs with AVX-512 and one for those without. */

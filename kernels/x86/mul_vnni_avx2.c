@@ -6,7 +6,7 @@
 
 /* mul_law of the tiers with VNNI: which code a type and a number of rows take. */
 
-typedef bool (*lanes_fn)(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
+typedef void (*lanes_fn)(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                          float *y, int64_t ldy);
 
 #define LAW_OF(TIER, TYPE)                               \
@@ -31,8 +31,9 @@ static void mul_vnni(const fl_law_x86 *law, lanes_fn lanes, const fl_mat *w, int
                      const fl_act *x, int n_rows, float *y, int64_t ldy)
 {
     assert(fl_mat_fits(w, n0, n1, true));
-    if (n_rows >= LEAST_FOR_LANES && lanes(w, n0, n1, x, n_rows, y, ldy)) return;
-    if (law)
+    if (n_rows >= LEAST_FOR_LANES)
+        lanes(w, n0, n1, x, n_rows, y, ldy);
+    else if (law)
         fl_law_mul(law, w, n0, n1, x, n_rows, y, ldy);
     else
         fl_avx2_mul_law(w, n0, n1, x, n_rows, y, ldy);
