@@ -5,7 +5,13 @@
 #include "quant/grid.h"
 #include "quant/moment.h"
 
-enum { BATCH = 16, SWEEPS = 8 };
+enum { BATCH = 32 }; /* rows that are worked on together */
+
+/* A move costs a row of the moment: where rows are long its rounds cost more than they give. */
+static fl_effort usual(int64_t cols)
+{
+    return (fl_effort){.feedback = true, .sweeps = 8, .rounds = cols <= 1024 ? 1 : 0};
+}
 
 /* Carved from one piece of scratch. */
 typedef struct work {
@@ -107,20 +113,31 @@ static void feedback_rows(work *w, const float *x, int64_t rows)
     }
 }
 
-/* e h e^T of each row; leaves e and e h in w->e and w->gr. */
-static void losses(work *w, const float *x, const fl_fit *fit, int64_t rows, double *loss)
+/* Errors of whole rows to w->e. */
+static void errors_of_rows(work *w, const float *x, const fl_fit *fit, int64_t rows)
 {
     const int64_t n = w->g->cols, m = w->f->block;
-    for (int64_t r = 0; r < rows; r++) {
-        loss[r] = 0;
+    for (int64_t r = 0; r < rows; r++)
         for (int64_t b = 0; b < w->n_blocks; b++)
             errors_of(w, x + r * n + b * m, &fit[r * w->n_blocks + b], b * m, w->e + r * n + b * m);
-    }
-    memset(w->gr, 0, (size_t)(rows * n) * sizeof *w->gr);
-    w->fn->accumulate(w->gr, n, w->e, n, w->g->h, n, rows, n, n);
-    for (int64_t r = 0; r < rows; r++)
+}
+
+/* e h e^T of each row, from w->e and e h in w->gr. */
+static void losses(const work *w, int64_t rows, double *loss)
+{
+    const int64_t n = w->g->cols;
+    for (int64_t r = 0; r < rows; r++) {
+        loss[r] = 0;
         for (int64_t i = 0; i < n; i++)
             loss[r] += (double)w->e[r * n + i] * (double)w->gr[r * n + i];
+    }
+}
+
+static void gradients(work *w, int64_t rows)
+{
+    const int64_t n = w->g->cols;
+    memset(w->gr, 0, (size_t)(rows * n) * sizeof *w->gr);
+    w->fn->accumulate(w->gr, n, w->e, n, w->g->h, n, rows, n, n);
 }
 
 /* The better of the two of each row; all `plain` without losses. */
@@ -134,7 +151,19 @@ static void pack_rows(const work *w, const double *ours, const double *plain, in
     }
 }
 
-static void round_batch(work *w, const float *x, int64_t rows, uint8_t *dst)
+static void descend(work *w, int64_t rows, fl_effort effort)
+{
+    const fl_descent d = {rows, w->g->cols, w->g->h, w->g->scale, w->fit, w->gr};
+    for (int round = 0; round <= effort.rounds; round++) {
+        if (round) {
+            w->fn->blocks_again(w->f, &d);
+            w->fn->subs_again(w->f, &d);
+        }
+        for (int k = 0; k < effort.sweeps && w->fn->values_again(w->f, &d); k++) {}
+    }
+}
+
+static void round_batch(work *w, const float *x, int64_t rows, fl_effort effort, uint8_t *dst)
 {
     double ours[BATCH], plain[BATCH];
     plain_rows(w, x, rows);
@@ -142,17 +171,23 @@ static void round_batch(work *w, const float *x, int64_t rows, uint8_t *dst)
         pack_rows(w, NULL, NULL, rows, dst);
         return;
     }
-    losses(w, x, w->plain, rows, plain);
-    feedback_rows(w, x, rows);
-    losses(w, x, w->fit, rows, ours);
-    const fl_descent d = {rows, w->g->cols, w->g->h, w->g->scale, w->fit, w->gr};
-    for (int k = 0; k < SWEEPS && w->fn->descend(w->f, &d); k++) {}
-    losses(w, x, w->fit, rows, ours);
+    errors_of_rows(w, x, w->plain, rows);
+    gradients(w, rows);
+    losses(w, rows, plain);
+    if (effort.feedback) {
+        feedback_rows(w, x, rows);
+        gradients(w, rows);
+    } else {
+        memcpy(w->fit, w->plain, (size_t)(rows * w->n_blocks) * sizeof *w->fit);
+    }
+    descend(w, rows, effort);
+    errors_of_rows(w, x, w->fit, rows);
+    losses(w, rows, ours);
     pack_rows(w, ours, plain, rows, dst);
 }
 
-void fl_guide_round(const fl_guide *g, uint32_t type, const float *x, int64_t rows, int64_t cols,
-                    void *dst, void *scratch)
+void fl_guide_round_with(const fl_guide *g, uint32_t type, const float *x, int64_t rows,
+                         int64_t cols, void *dst, void *scratch, fl_effort effort)
 {
     uint8_t *o = dst;
     if (!g || g->unit == 0 || !fl_grid_get(type)) {
@@ -164,7 +199,13 @@ void fl_guide_round(const fl_guide *g, uint32_t type, const float *x, int64_t ro
     carve_work(&w, g, type, scratch);
     for (int64_t r = 0; r < rows; r += BATCH) {
         const int64_t n = rows - r < BATCH ? rows - r : BATCH;
-        round_batch(&w, x + r * cols, n, o);
+        round_batch(&w, x + r * cols, n, effort, o);
         o += (uint64_t)n * fl_type_row_bytes(type, (uint64_t)cols);
     }
+}
+
+void fl_guide_round(const fl_guide *g, uint32_t type, const float *x, int64_t rows, int64_t cols,
+                    void *dst, void *scratch)
+{
+    fl_guide_round_with(g, type, x, rows, cols, dst, scratch, usual(cols));
 }

@@ -484,7 +484,7 @@ FL_INLINE void fit_block_feedback(const fl_grid *f, bool curve, bool has_min, co
 {
     float d, dmin;
     fl_fit t;
-    fit_block(f, curve, has_min, k->t, k->d, &t);
+    fit_any(f, k->t, k->d, &t);
     for (int round = 0; round < FIT_ROUNDS; round++) {
         fit_run(f, curve, has_min, k, &t);
         if (round && !(t.err < best->err)) return;
@@ -506,94 +506,5 @@ static void fit_any_feedback(const fl_grid *f, const float *x, const float *t, c
     else
         fit_block_feedback(f, false, false, &k, out);
 }
-
-/* ---- products of many rows ---- */
-
-/* R rows by 16 columns. */
-FL_INLINE void fit_tile(int R, float *c, int64_t ldc, const float *e, int64_t lde, const float *a,
-                        int64_t lda, int64_t k)
-{
-    fl_v8 s[4][2];
-    for (int r = 0; r < R; r++) {
-        s[r][0] = fl_v8_load(c + r * ldc);
-        s[r][1] = fl_v8_load(c + r * ldc + 8);
-    }
-    for (int64_t j = 0; j < k; j++) {
-        const fl_v8 a0 = fl_v8_load(a + j * lda), a1 = fl_v8_load(a + j * lda + 8);
-        for (int r = 0; r < R; r++) {
-            s[r][0] = s[r][0] + e[r * lde + j] * a0;
-            s[r][1] = s[r][1] + e[r * lde + j] * a1;
-        }
-    }
-    for (int r = 0; r < R; r++) {
-        fl_v8_store(c + r * ldc, s[r][0]);
-        fl_v8_store(c + r * ldc + 8, s[r][1]);
-    }
-}
-
-static void fit_accumulate(float *c, int64_t ldc, const float *e, int64_t lde, const float *a,
-                           int64_t lda, int64_t rows, int64_t k, int64_t n)
-{
-    enum { DEPTH = 256 };
-    for (int64_t j = 0; j < k; j += DEPTH) {
-        const int64_t d = k - j < DEPTH ? k - j : DEPTH;
-        for (int64_t i = 0; i < n; i += 16) {
-            int64_t r = 0;
-            const float *aj = a + j * lda + i;
-            for (; r + 4 <= rows; r += 4)
-                fit_tile(4, c + r * ldc + i, ldc, e + r * lde + j, lde, aj, lda, d);
-            for (; r < rows; r++)
-                fit_tile(1, c + r * ldc + i, ldc, e + r * lde + j, lde, aj, lda, d);
-        }
-    }
-}
-
-/* ---- one value at a time ---- */
-
-/* The level nearest to v in a sub-block with a given scale and minimum. */
-FL_INLINE float fit_one_level(const fl_grid *f, bool curve, float v)
-{
-    return fit_level(f, curve, fl_v8_all(v))[0];
-}
-
-FL_INLINE int64_t fit_descend_as(const fl_grid *f, bool curve, const fl_descent *d)
-{
-    int64_t moves = 0;
-    for (int64_t i = 0; i < d->cols; i++) {
-        const float *h = d->h + i * d->cols;
-        const float up = d->scale ? d->scale[i] : 1.0f, inv = 1.0f / (h[i] * up);
-        const int64_t b = i / f->block, at = i % f->block, k = at / f->sub;
-        for (int64_t r = 0; r < d->rows; r++) {
-            fl_fit *fit = &d->fit[r * (d->cols / f->block) + b];
-            float *g = d->g + r * d->cols;
-            const float a = fit->d * (float)fit->s[k], m = fit->dmin * (float)fit->m[k];
-            if (a == 0.0f) continue;
-            const float q = fit->q[at], y = a * q - m;
-            const float l = fit_one_level(f, curve, (y + g[i] * inv + m) * (1.0f / a));
-            if (l == q) continue;
-            /* In the units of h: the error falls by step, the loss by step (2 g - step h). */
-            const float step = a * (l - q) * up;
-            if (!(step * (2.0f * g[i] - step * h[i]) > 0.0f)) continue;
-            fit->q[at] = l;
-            moves++;
-            for (int64_t j = 0; j < d->cols; j += 8)
-                fl_v8_store(g + j, fl_v8_load(g + j) - step * fl_v8_load(h + j));
-        }
-    }
-    return moves;
-}
-
-static int64_t fit_descend(const fl_grid *f, const fl_descent *d)
-{
-    return f->curve ? fit_descend_as(f, true, d) : fit_descend_as(f, false, d);
-}
-
-static const fl_fitter fit_functions = {
-    .fit = fit_any,
-    .fit_feedback = fit_any_feedback,
-    .values = fit_values,
-    .accumulate = fit_accumulate,
-    .descend = fit_descend,
-};
 
 #endif

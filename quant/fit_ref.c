@@ -1,3 +1,3 @@
-#include "quant/fit.h"
+#include "quant/descent.h"
 
 const fl_fitter *fl_fitter_reference(void) { return &fit_functions; }

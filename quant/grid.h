@@ -37,13 +37,13 @@ extern const float fl_grid_levels[16];
 /* NULL for a type that is not searched for. */
 const fl_grid *fl_grid_get(uint32_t type);
 
-/* Some rows that are rounded, for moves of one value. */
+/* Some rows that are rounded, to be made better. */
 typedef struct fl_descent {
     int64_t rows, cols;
     const float *h;     /* [cols][cols] moment */
     const float *scale; /* [cols] the moment is scale_i h_ij scale_j; NULL: ones */
-    fl_fit *fit;        /* [rows][cols / block] levels change */
-    float *g;           /* [rows][cols] sum_i scale_i e_i h_ij, kept */
+    fl_fit *fit;        /* [rows][cols / block] */
+    float *g;           /* [rows][cols] sum_i scale_i e_i h_ij, kept up to date */
 } fl_descent;
 
 typedef struct fl_fitter {
@@ -60,9 +60,12 @@ typedef struct fl_fitter {
     /* c[r][i] += sum_{j < k} e[r][j] a[j][i], i < n, j ascending; n a multiple of 16. */
     void (*accumulate)(float *c, int64_t ldc, const float *e, int64_t lde, const float *a,
                        int64_t lda, int64_t rows, int64_t k, int64_t n);
-    /* One pass over all columns: each value goes to the level that makes e H e^T least while the
-     * others stay. Returns the number of values that moved. */
-    int64_t (*descend)(const fl_grid *f, const fl_descent *d);
+    /* One pass each over a rounded row, all else kept at each step, none of which makes e H e^T
+     * greater: single values to other levels; sub-blocks' scales, minima and levels; blocks' d and
+     * dmin. Return the number of moves. */
+    int64_t (*values_again)(const fl_grid *f, const fl_descent *d);
+    int64_t (*subs_again)(const fl_grid *f, const fl_descent *d);
+    int64_t (*blocks_again)(const fl_grid *f, const fl_descent *d);
 } fl_fitter;
 
 const fl_fitter *fl_fitter_get(void);

@@ -17,4 +17,15 @@ struct fl_guide {
     float *own[3];
 };
 
+/* What fl_guide_round does with a full moment; bench/rounding.c measures its parts. */
+typedef struct fl_effort {
+    bool feedback; /* else from weighted rounding */
+    int sweeps;    /* at most, over single values */
+    int rounds;    /* of blocks, sub-blocks and single values again */
+} fl_effort;
+
+/* fl_guide_round, with other efforts than its own. */
+void fl_guide_round_with(const fl_guide *g, uint32_t type, const float *x, int64_t rows,
+                         int64_t cols, void *dst, void *scratch, fl_effort effort);
+
 #endif
