@@ -166,7 +166,7 @@ static void same_bytes_with_any_number_of_threads(void **state)
 {
     (void)state;
     place p = place_make();
-    char options[300], *one, *four;
+    char options[300], *one, *four, *plain;
     uint64_t n, k;
     snprintf(options, sizeof options, "--importance %s --threads 1", p.imp);
     ASSERT_OK(fl_quantize_with(p.f.gguf, p.f.out, options, &err));
@@ -176,8 +176,13 @@ static void same_bytes_with_any_number_of_threads(void **state)
     ASSERT_OK(fl_file_load(p.f.out, 1 << 26, &four, &k, &err));
     assert_int_equal(n, k);
     assert_memory_equal(one, four, n);
+    ASSERT_OK(fl_quantize_with(p.f.gguf, p.f.out, "", &err));
+    ASSERT_OK(fl_file_load(p.f.out, 1 << 26, &plain, &k, &err));
+    assert_int_equal(n, k);
+    assert_true(memcmp(one, plain, n) != 0);
     free(one);
     free(four);
+    free(plain);
     place_remove(&p);
 }
 

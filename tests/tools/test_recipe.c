@@ -197,6 +197,7 @@ static void the_dry_run_says_the_bytes_that_are_written(void **state)
                                           "--recipe q5",
                                           "--recipe q6",
                                           "--recipe q8",
+                                          "--recipe iq4_xs",
                                           "--type q4_0",
                                           "--recipe bf16",
                                           "--type f16",
