@@ -68,6 +68,7 @@ static pid_t start_holder(void)
     if (pid == 0) {
         fl_err err = {0};
         fl_lock *l = NULL;
+        signal(SIGINT, SIG_DFL); /* a shell's background job ignores it */
         const bool held = fl_lock_take(&l, path, &err) == FL_OK;
         if (write(fd[1], held ? "y" : "n", 1) == 1) pause();
         _exit(0);
