@@ -526,10 +526,7 @@ fl_status fl_gguf_writer_suspend(fl_gguf_writer **pw, fl_err *err)
     return st;
 }
 
-void fl_gguf_writer_stop_on(fl_gguf_writer *w, const volatile sig_atomic_t *stop)
-{
-    w->stop = stop;
-}
+void fl_gguf_writer_stop_on(fl_gguf_writer *w, const atomic_int *stop) { w->stop = stop; }
 
 /* ---- the end ---- */
 

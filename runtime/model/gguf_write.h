@@ -1,7 +1,7 @@
 #ifndef FL_MODEL_GGUF_WRITE_H
 #define FL_MODEL_GGUF_WRITE_H
 
-#include <signal.h>
+#include <stdatomic.h>
 
 #include "runtime/base/status.h"
 #include "runtime/base/str.h"
@@ -99,7 +99,7 @@ FL_CHECKED fl_status fl_gguf_writer_copy(fl_gguf_writer *w, int from, uint64_t o
 FL_CHECKED fl_status fl_gguf_writer_flush(fl_gguf_writer *w, fl_err *err);
 /* When *stop is not 0 (a signal handler may set it), commit ends with FL_E_CANCELED at any point
  * before the rename. It must outlive the writer. */
-void fl_gguf_writer_stop_on(fl_gguf_writer *w, const volatile sig_atomic_t *stop);
+void fl_gguf_writer_stop_on(fl_gguf_writer *w, const atomic_int *stop);
 /* All tensors must be complete (assert). Flushes to the disk, re-reads the whole file past the page
  * cache where that can be, compares the tensor table and the XXH3 of header and tensors with what
  * was written, then renames. *w becomes NULL whatever the outcome; a failure removes the

@@ -47,13 +47,13 @@ struct fl_gguf_writer {
     fl_gw_part *part; /* [n_parts] once laid out */
     int n_parts;
     bool begun;
-    int at;                            /* part being written */
-    fl_outfile *file;                  /* of that part; NULL: not open yet, or closed */
-    const volatile sig_atomic_t *stop; /* or NULL */
-    size_t current;                    /* tensor being written */
-    uint64_t done;                     /* its bytes so far */
-    bool unseen;                       /* some bytes were copied by the kernel */
-    fl_hasher *hash;                   /* of the tensor being written */
+    int at;                 /* part being written */
+    fl_outfile *file;       /* of that part; NULL: not open yet, or closed */
+    const atomic_int *stop; /* or NULL */
+    size_t current;         /* tensor being written */
+    uint64_t done;          /* its bytes so far */
+    bool unseen;            /* some bytes were copied by the kernel */
+    fl_hasher *hash;        /* of the tensor being written */
 };
 
 static inline uint64_t fl_gw_pad(const fl_gguf_writer *w, uint64_t v)

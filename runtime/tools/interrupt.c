@@ -1,9 +1,10 @@
 #include "runtime/tools/interrupt.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 
-static volatile sig_atomic_t seen;
+static atomic_int seen; /* lock-free: set by a signal, read by threads */
 
 static void on_signal(int number)
 {

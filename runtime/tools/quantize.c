@@ -1,6 +1,7 @@
 #include "runtime/tools/quantize.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 #include "runtime/tools/stream.h"
 #include "runtime/tools/types.h"
 
-static volatile sig_atomic_t interrupted;
+static atomic_int interrupted; /* lock-free: set by a signal, read by threads */
 static void on_signal(int sig)
 {
     (void)sig;

@@ -1,7 +1,7 @@
 #ifndef FL_TOOLS_STREAM_H
 #define FL_TOOLS_STREAM_H
 
-#include <signal.h>
+#include <stdatomic.h>
 
 #include "quant/guide.h"
 #include "runtime/model/gguf_write.h"
@@ -34,10 +34,10 @@ typedef struct fl_stream_state {
 typedef struct fl_stream_job {
     const fl_conv *conv;
     fl_gguf_writer *writer; /* begun, with the tensors of conv; starts at fl_gguf_writer_next */
-    const fl_stream_guides *guides;    /* or NULL */
-    int threads;                       /* workers; 0: physical cores */
-    const char *io;                    /* backend, or NULL */
-    const volatile sig_atomic_t *stop; /* or NULL; FL_E_CANCELED soon after it is not 0 */
+    const fl_stream_guides *guides; /* or NULL */
+    int threads;                    /* workers; 0: physical cores */
+    const char *io;                 /* backend, or NULL */
+    const atomic_int *stop;         /* or NULL; FL_E_CANCELED soon after it is not 0 */
     /* Called on the writing thread, each may be NULL: a tensor is written (relative RMS error; -1:
      * copied), a slice is written. A failure of `done` ends the run. */
     void *ctx;

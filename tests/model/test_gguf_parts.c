@@ -216,7 +216,7 @@ static void a_discard_leaves_nothing(void **state)
     fl_gguf_writer_discard(&w);
     assert_int_equal(fl_tmp_count(dir), 0);
     /* A stop at the end keeps what is there, a second writer is refused. */
-    static const volatile sig_atomic_t stop = 1;
+    static const atomic_int stop = 1;
     fl_gguf_writer *other = make(0);
     w = make(0);
     ASSERT_OK(fl_gguf_writer_begin(w, &err));

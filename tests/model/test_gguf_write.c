@@ -298,7 +298,7 @@ static void damage_before_the_rename_is_found(void **state)
     }
 }
 
-static volatile sig_atomic_t stop;
+static atomic_int stop;
 
 static void a_stop_before_the_rename_is_heeded(void **state)
 {

@@ -135,7 +135,7 @@ static void tick(void *ctx, const fl_stream_state *s)
     w->ticked = s->values;
 }
 
-static fl_status run(witness *w, int threads, const volatile sig_atomic_t *stop, const char *io)
+static fl_status run(witness *w, int threads, const atomic_int *stop, const char *io)
 {
     fl_gguf_writer *out;
     fl_stream_guides guides = {w, get, put};
@@ -181,7 +181,7 @@ static void each_guide_is_made_once_and_given_back(void **state)
 static void failures_end_the_run(void **state)
 {
     (void)state;
-    static const volatile sig_atomic_t stop = 1;
+    static const atomic_int stop = 1;
     for (int threads = 1; threads <= 4; threads++) {
         for (int i = 0; i < conv.n; i += 5) {
             witness w = {.fail_tensor = i, .fail_done = -1};
