@@ -28,5 +28,6 @@ void fl_avxvnni_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x
                         float *y, int64_t ldy);
 void fl_avx512vnni_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                            float *y, int64_t ldy);
+void fl_avx512vnni_gdn_scan(const fl_gdn_args *a);
 
 #endif

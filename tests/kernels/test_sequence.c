@@ -92,9 +92,9 @@ static void scan_double(const scan *s, double *state, double *o)
     }
 }
 
-static const int dims[][3] = {{16, 16, 1}, {16, 16, 5},  {128, 128, 3}, {128, 128, 33},
-                              {5, 7, 4},   {32, 40, 6},  {7, 12, 2},    {1, 1, 3},
-                              {64, 72, 9}, {128, 96, 2}, {3, 33, 8},    {24, 8, 0}};
+static const int dims[][3] = {{16, 16, 1}, {16, 16, 5}, {128, 128, 3}, {128, 128, 33}, {5, 7, 4},
+                              {32, 40, 6}, {7, 12, 2},  {1, 1, 3},     {64, 72, 9},    {128, 96, 2},
+                              {3, 33, 8},  {24, 8, 0},  {260, 33, 3},  {256, 31, 4}};
 enum { N_DIMS = sizeof dims / sizeof *dims };
 
 static void test_gdn_tiers(void **state)
