@@ -1,7 +1,7 @@
 """Our quantizer against llama.cpp's Q4_K_M at equal bytes, on clover-tiny and on its outlier copy.
 
 usage: compare_quant.py WORKDIR LLAMA_BIN [--models tiny,rescaled] [--seeds N,N...] [--act f32|law]
-                        [--ours ARGS]... [--heldout FILE]
+                        [--ours ARGS]... [--heldout FILE] [--raw FILE]
 
 The rival is llama-quantize Q4_K_M, plain and with llama-imatrix's file; ours is `fourleaf quantize`
 with what --ours says, in which {size}, {importance}, {imatrix} and {sensitivity} are filled in.
@@ -14,6 +14,7 @@ divergence on the causal path and on block passes over all rows of the text, and
 tokens of the answers lose. Not that of the prompts: nobody can predict them, the float weights are
 surely wrong there, and any damage to them lowers it. Where the rival's loss is not above twice its
 standard error nothing can be compared: a line says so, and ours must not be above twice its own.
+--raw appends each measurement to FILE as it is taken, one JSON object a line.
 """
 
 import argparse
@@ -33,6 +34,7 @@ import rescale
 
 TINY = Path(__file__).resolve().parent.parent / "clover_tiny"
 OURS = "--size {size} --importance {importance} --sensitivity {sensitivity}"
+RIVAL, RIVAL_IMATRIX = "llama.cpp Q4_K_M", "llama.cpp Q4_K_M, imatrix"
 SLACK, WANT_IMATRIX, WANT_PLAIN = 0.005, 0.75, 0.5
 N_CTX = 512  # of llama-imatrix and of ours
 
@@ -80,16 +82,16 @@ class Subject:
         options += ("--act", act, "--kv", "f32") + (("--all",) if rows == "all" else ())
         return fourleaf.run("eval", model, self.a.heldout, *options, timeout=7200)
 
-    def measure(self, donor):
-        """A Row of figures."""
+    def measure(self, donor, said, seed=None):
+        """A Row of figures of a file, made as `said` tells from the seed's text."""
         whole, got = self.path("measured.gguf"), {}
         size = gguf_file.exchange(self.frame, donor, whole)
         for rows, file in self.reference.items():
-            said = self.evaluate(whole, rows, self.a.act, "--against", file, "--json")
-            got[rows] = json.loads(said)
+            report = self.evaluate(whole, rows, self.a.act, "--against", file, "--json")
+            got[rows] = json.loads(report)
         whole.unlink()
         masked = got["answers"]["masked"]
-        return Row(
+        row = Row(
             size,
             got["all"]["causal"]["kl"],
             got["all"]["masked"]["kl"],
@@ -97,12 +99,17 @@ class Subject:
             masked["delta_nll_error"],
             got["answers"]["causal"]["kl"],
         )
+        if self.a.raw:
+            with open(self.a.raw, "a", encoding="utf-8") as raw:
+                what = {"model": self.name, "file": said, "seed": seed, "act": self.a.act}
+                print(json.dumps(what | row._asdict()), file=raw)
+        return row
 
-    def rival(self, imatrix=None):
+    def rival(self, imatrix=None, seed=None):
         out = self.path("rival.gguf")
         known = ("--imatrix", imatrix) if imatrix else ()
         llama(self.bin / "llama-quantize", *known, self.stock, out, "Q4_K_M", 2)
-        return self.measure(out)
+        return self.measure(out, RIVAL_IMATRIX if imatrix else RIVAL, seed)
 
     def imatrix(self, text, seed):
         out = self.path(f"imatrix-{seed}.gguf")
@@ -135,7 +142,7 @@ class Subject:
             if "{size}" not in template or want * (1 - SLACK) <= got <= want:
                 break
             size += want - got - (want // 2000 if got > want else 0)
-        return self.measure(out)
+        return self.measure(out, template, seed)
 
 
 def spread(values):
@@ -164,7 +171,7 @@ def table(subject, plain, calibrated, arms):
     print(f"\n{subject.name}: act {subject.a.act}, mean of seeds (least to largest)\n")
     print("| file | shared bytes | KL causal | KL masked | NLL lost | its error | KL of answers |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    lines = {"llama.cpp Q4_K_M": [plain], "llama.cpp Q4_K_M, imatrix": calibrated} | arms
+    lines = {RIVAL: [plain], RIVAL_IMATRIX: calibrated} | arms
     for name, rows in lines.items():
         size, kl, masked, nll, error, answers = zip(*rows)
         print(
@@ -195,7 +202,7 @@ def compare(subject, seeds, templates):
         text = subject.work / f"calibration-{seed}"
         if not Path(f"{text}.txt").exists():
             calibration.write(text, seed, subject.a.characters)
-        calibrated.append(subject.rival(subject.imatrix(text, seed)))
+        calibrated.append(subject.rival(subject.imatrix(text, seed), seed))
         for template in templates:
             arms[template].append(subject.ours(template, text, seed, plain.size))
     return table(subject, plain, calibrated, arms)
@@ -226,5 +233,6 @@ if __name__ == "__main__":
     parser.add_argument("--characters", type=int, default=250_000)
     parser.add_argument("--heldout", type=Path, default=TINY / "heldout.jsonl")
     parser.add_argument("--ours", action="append")
+    parser.add_argument("--raw", type=Path)
     os.environ.setdefault("OMP_NUM_THREADS", "2")
     sys.exit(main(parser.parse_args()))
