@@ -253,18 +253,21 @@ void fl_conv_fini(fl_conv *c)
     *c = (fl_conv){0};
 }
 
-/* Whether whole rows (for ssm_out: whole blocks of a head's columns) can be taken as they are. */
-static bool can_copy(const fl_conv_tensor *t)
+/* Whole rows (for ssm_out: whole blocks of a head's columns) must be taken as they are. */
+bool fl_conv_copies(const fl_conv_tensor *t, uint32_t type)
 {
-    return t->op == FL_CONV_COPY && !t->factor &&
-           (t->map != FL_CONV_HEAD_COLS || fl_type_row_bytes(t->type, (uint64_t)t->unit) > 0);
+    if (t->op != FL_CONV_COPY || t->factor || fl_type_get(type)->block_elems == 1) return false;
+    if (t->map == FL_CONV_HEAD_COLS && !fl_type_row_bytes(type, (uint64_t)t->unit)) return false;
+    for (int64_t r = 0; r < t->rows; r += t->rows_per_src)
+        if (fl_conv_source(t, r)->type != type) return false;
+    return true;
 }
 
 fl_status fl_conv_settle(fl_conv *c, bool requantize, fl_err *err)
 {
     for (int i = 0; i < c->n; i++) {
         fl_conv_tensor *t = &c->tensor[i];
-        bool quantized = false, same = can_copy(t);
+        bool quantized = false;
         for (int64_t r = 0; r < t->rows; r += t->rows_per_src) {
             const fl_tensor *src = fl_conv_source(t, r);
             const char *path = fl_source_paths(c->src)[src->file];
@@ -273,10 +276,9 @@ fl_status fl_conv_settle(fl_conv *c, bool requantize, fl_err *err)
                 return FL_FAIL(err, FL_E_UNSUPPORTED, 0, "%s: %s (%s) cannot be read row by row",
                                path, src->name, ti ? ti->name : "a type unknown here");
             quantized |= ti->block_elems > 1;
-            same &= src->type == t->type;
         }
-        t->copied = quantized && same;
-        t->again = quantized && !same && t->type != FL_TYPE_F32;
+        t->copied = fl_conv_copies(t, t->type);
+        t->again = quantized && !t->copied && t->type != FL_TYPE_F32;
         c->n_copied += t->copied;
         c->n_again += t->again;
         if (!t->copied && !fl_type_get(t->type)->quantize)

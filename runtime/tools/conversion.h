@@ -85,6 +85,8 @@ FL_CHECKED fl_status fl_conv_plan(fl_conv *c, const fl_index *ix, bool bwd, fl_e
 /* Gives a tensor a type. One that is `fixed` stays F32; where blocks do not divide the rows it
  * falls back to Q8_0, else to F16. */
 void fl_conv_set_type(fl_conv_tensor *t, uint32_t want);
+/* Whether a tensor written in that type is its quantized source's blocks as they are. */
+bool fl_conv_copies(const fl_conv_tensor *t, uint32_t type);
 /* With all types given: which tensors of a quantized source are copied and which are rounded again.
  * A tensor that would be rounded again is refused (FL_E_UNSUPPORTED) unless `requantize`; values
  * written as F32 are not rounded. */

@@ -28,27 +28,24 @@ static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
 enum { N_CAUGHT = sizeof caught / sizeof *caught };
 
 typedef struct catcher {
-    struct sigaction old[N_CAUGHT], old_pipe;
+    struct sigaction old[N_CAUGHT];
 } catcher;
 
-/* A signal that is ignored stays so (nohup). A reader of stderr that goes away ends nothing. */
+/* A signal that is ignored stays so (nohup). */
 static void catch_signals(catcher *c)
 {
-    struct sigaction a = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN};
+    struct sigaction a = {.sa_handler = on_signal};
     interrupted = 0;
     sigemptyset(&a.sa_mask);
-    sigemptyset(&ignore.sa_mask);
     for (int i = 0; i < N_CAUGHT; i++) {
         sigaction(caught[i], NULL, &c->old[i]);
         if (c->old[i].sa_handler != SIG_IGN) sigaction(caught[i], &a, NULL);
     }
-    sigaction(SIGPIPE, &ignore, &c->old_pipe);
 }
 
 static void restore_signals(const catcher *c)
 {
     for (int i = 0; i < N_CAUGHT; i++) sigaction(caught[i], &c->old[i], NULL);
-    sigaction(SIGPIPE, &c->old_pipe, NULL);
 }
 
 typedef struct run {
@@ -220,14 +217,36 @@ static void say_notes(run *r)
                 r->conv.n_dropped);
 }
 
-fl_status fl_tool_quantize(const fl_options *o, fl_err *err)
+/* From here on a signal ends the run with what is written kept for --resume; before, there is
+ * nothing to keep, and a long measurement for --size ends at once. */
+static fl_status write_caught(run *r, const fl_options *o, fl_err *err)
 {
-    run r = {0};
     fl_err why = {0};
     catcher c;
+    catch_signals(&c);
+    fl_status st = open_output(r, o, err);
+    if (st == FL_OK) {
+        st = write_output(r, o, &why);
+        fl_progress_end(&r->progress);
+        if (st == FL_E_CANCELED)
+            st = fl_output_interrupted(&r->out, err);
+        else if (st != FL_OK)
+            st = FL_FAIL(err, st, why.sys, "%s", why.msg);
+    }
+    fl_output_close(&r->out);
+    restore_signals(&c);
+    return st;
+}
+
+fl_status fl_tool_quantize(const fl_options *o, fl_err *err)
+{
+    /* A reader of stderr that goes away ends nothing. */
+    struct sigaction pipe, ignore = {.sa_handler = SIG_IGN};
+    run r = {0};
     char size[32], files[32] = "";
     fl_status st;
-    catch_signals(&c);
+    sigemptyset(&ignore.sa_mask);
+    sigaction(SIGPIPE, &ignore, &pipe);
     FL_GO(prepare(&r, o, err));
     const uint64_t bytes = fl_gguf_writer_bytes(r.w);
     const int n_files = fl_gguf_writer_parts(r.w);
@@ -237,24 +256,13 @@ fl_status fl_tool_quantize(const fl_options *o, fl_err *err)
         goto out;
     }
     FL_GO(check_parts(&r, err));
-    FL_GO(open_output(&r, o, err));
-    st = write_output(&r, o, &why);
-    fl_progress_end(&r.progress);
-    if (st == FL_E_CANCELED) {
-        st = fl_output_interrupted(&r.out, err);
-        goto out;
-    }
-    if (st != FL_OK) {
-        st = FL_FAIL(err, st, why.sys, "%s", why.msg);
-        goto out;
-    }
+    FL_GO(write_caught(&r, o, err));
     if (r.guides) fprintf(stderr, "%s\n", fl_guides_summary(r.guides, (char[256]){0}));
     if (n_files > 1) snprintf(files, sizeof files, " in %d files", n_files);
     fprintf(stderr, "%s: %d tensors, %s%s, verified\n", o->args[1], r.conv.n,
             fl_size_format(size, bytes), files);
 out:
-    restore_signals(&c);
-    fl_output_close(&r.out);
+    sigaction(SIGPIPE, &pipe, NULL);
     fl_gguf_writer_discard(&r.w);
     fl_guides_close(&r.guides);
     fl_conv_fini(&r.conv);

@@ -66,20 +66,27 @@ static double error_of(const rows *r, const fl_guide *g, bool guided, uint32_t t
     return sum;
 }
 
-/* Adds the errors of one run of rows: of plain Q4_K (Q4_0 where that does not fit), and of each of
- * the item's types. */
+/* What a sensitivity is measured in: plain Q4_K, or Q4_0 where that does not fit. A source that is
+ * Q4_K itself would lose nothing; the other type of 4 bits stands in for it. */
+static uint32_t yardstick(const fl_conv_tensor *t)
+{
+    if (fl_type_row_bytes(FL_TYPE_Q4_K, (uint64_t)t->cols) == 0) return FL_TYPE_Q4_0;
+    return fl_conv_copies(t, FL_TYPE_Q4_K) ? FL_TYPE_IQ4_XS : FL_TYPE_Q4_K;
+}
+
+/* Adds the errors of one run of rows: of the yardstick, and of each of the item's types. */
 static fl_status add_run(const rows *r, item *it, int64_t row, int64_t n, double *plain,
                          fl_err *err)
 {
     const fl_conv_tensor *t = r->t;
     const fl_guide *g = NULL;
     const int expert = t->n_dims == 3 ? (int)(row / t->ne[1]) : 0;
-    const bool k = fl_type_row_bytes(FL_TYPE_Q4_K, (uint64_t)t->cols) > 0;
     FL_TRY(fl_conv_read(r->c, t, row, n, r->x, r->scratch, err));
     if (r->guides) FL_TRY(r->guides->get(r->guides->ctx, t, expert, &g, err));
-    *plain += error_of(r, g, false, k ? FL_TYPE_Q4_K : FL_TYPE_Q4_0, n);
+    *plain += error_of(r, g, false, yardstick(t), n);
     for (int i = 0; i < it->n; i++)
-        it->choice[i].loss += error_of(r, g, true, it->choice[i].type, n);
+        if (!fl_conv_copies(t, it->choice[i].type))
+            it->choice[i].loss += error_of(r, g, true, it->choice[i].type, n);
     if (r->guides) r->guides->put(r->guides->ctx, t, expert, g);
     return FL_OK;
 }

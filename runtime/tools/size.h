@@ -9,7 +9,8 @@
  *     sum over tensors t of  S_t E_t(type) / E_t(plain rounding to Q4_K).
  * S_t, the sensitivity, is the KL divergence that rounding t alone to Q4_K costs
  * (sensitivity_file.h). E_t is measured: rows of the tensor, spread over it, are rounded to each
- * type as the run will do it, with the guide it has there, and compared in the guide's norm.
+ * type as the run will do it, with the guide it has there, and compared in the guide's norm. A type
+ * that leaves a quantized source's blocks as they are loses nothing.
  *
  * Each tensor's types are those of its upper envelope of bytes and loss; a table over the bytes
  * above the floor (at most 2^17 steps) then finds the best assignment, and what the steps left over

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -614,6 +615,7 @@ fl_status fl_stream_run(const fl_stream_job *job, fl_err *err)
     FL_GO(check_memory(&s, err));
     FL_GO(take_memory(&s, err));
     FL_GO(fl_io_open(&s.io, job->io, fl_source_paths(src), fl_source_n_files(src), DEPTH, err));
+    if (fl_io_fallback(s.io)) fprintf(stderr, "note: %s\n", fl_io_fallback(s.io));
     st = run_threads(&s, &why);
     if (st != FL_OK && err && err->code == FL_OK) *err = why;
 out:

@@ -166,6 +166,40 @@ static void a_split_output_keeps_the_budget(void **state)
     fl_workplace_remove(&f);
 }
 
+/* Blocks that can stay as they are lose nothing: at its own size a quantized file stays itself. */
+static void what_is_copied_costs_nothing(void **state)
+{
+    (void)state;
+    fl_workplace f = fl_workplace_make();
+    const fl_make m = model();
+    char *first = fl_tmp_path(f.dir, "q4.gguf"), *sens = fl_tmp_path(f.dir, "s"), options[400];
+    static const char text[] = "blk.1.ffn_up_exps.weight 1\nblk.0.ffn_up_exps.weight 1e-3\n";
+    fl_tmp_write(sens, text, sizeof text - 1);
+    fl_make_gguf(&m, f.gguf);
+    ASSERT_OK(fl_quantize_with(f.gguf, first, "--type q4_k", &err));
+    snprintf(options, sizeof options, "--requantize --size %llu",
+             (unsigned long long)bytes_of(first));
+    ASSERT_OK(fl_quantize_with(first, f.out, options, &err));
+    fl_source *a = fl_open_source(first), *b = fl_open_source(f.out);
+    for (size_t i = 0; i < fl_source_n_tensors(a); i++) {
+        const fl_tensor *t = fl_source_tensor(a, i);
+        assert_int_equal(fl_need_tensor(b, t->name)->type, t->type);
+    }
+    fl_source_close(&b);
+    /* A little less: the tensor that matters least gives way. */
+    snprintf(options, sizeof options, "--requantize --sensitivity %s --size %llu", sens,
+             (unsigned long long)bytes_of(first) - 4096);
+    ASSERT_OK(fl_quantize_with(first, f.out, options, &err));
+    b = fl_open_source(f.out);
+    assert_int_equal(fl_need_tensor(b, "blk.1.ffn_up_exps.weight")->type, FL_TYPE_Q4_K);
+    assert_int_equal(fl_need_tensor(b, "blk.0.ffn_up_exps.weight")->type, FL_TYPE_IQ4_XS);
+    fl_source_close(&a);
+    fl_source_close(&b);
+    free(first);
+    free(sens);
+    fl_workplace_remove(&f);
+}
+
 /* ---- the assignment ---- */
 
 /* Six tensors of a small model to choose for. */
@@ -300,6 +334,7 @@ int main(void)
         cmocka_unit_test(a_budget_is_met_from_below),
         cmocka_unit_test(rules_come_first),
         cmocka_unit_test(a_split_output_keeps_the_budget),
+        cmocka_unit_test(what_is_copied_costs_nothing),
         cmocka_unit_test(the_best_assignment_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
