@@ -60,6 +60,12 @@ REPLAY := $(FUZZ:%=$(B)/tests/fuzz/replay_%)
 EVAL_SHARED := tests/eval/common.c tests/eval/distributions.c
 EVAL  := $(patsubst %.c,$(B)/%,$(filter-out $(EVAL_SHARED),$(wildcard tests/eval/*.c)))
 BENCH := $(patsubst %.c,$(B)/%,$(if $(SMALL),bench/kernels.c bench/io.c,$(wildcard bench/*.c)))
+# These want a file to write or to measure: make bench only builds them.
+BENCH_ASKED := $(B)/bench/synth
+# What measurements share; an archive, so that each links only what it uses.
+BENCH_LIB := $(if $(SMALL),,$(B)/bench/libbench.a)
+BENCH_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard bench/support/*.c) \
+    $(addprefix tests/support/,bytes.c make_model.c make_tensors.c tmp.c))
 
 .PHONY: all demo eval-tiny test test-quick test-programs test-all test-peers bench fuzz check deps clean install
 all: $(if $(SMALL),$(LIB) $(BENCH),$(PROG) $(if $(filter release,$(VARIANT)),build/fourleaf))
@@ -98,20 +104,24 @@ $(PROG): $(B)/runtime/main.o $(LIB)
 	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $< $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
 
 # Tests keep their asserts in every variant.
-$(B)/tests/%: tests/%.c $(SUPPORT) $(LIB)
+$(BENCH_LIB): $(BENCH_OBJ)
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+$(B)/tests/%: tests/%.c $(SUPPORT) $(BENCH_LIB) $(LIB)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "LD $@")
-	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) -UNDEBUG $(ARCH) -o $@ $< $(SUPPORT) $(LIB) $(LDFLAGS) -lcmocka $(LDLIBS_BASE) $(LDLIBS)
-$(EVAL): $(B)/tests/eval/%: tests/eval/%.c $(EVAL_SHARED:%.c=$(B)/%.o) $(LIB)
+	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) -UNDEBUG $(ARCH) -o $@ $< $(SUPPORT) $(BENCH_LIB) $(LIB) $(LDFLAGS) -lcmocka $(LDLIBS_BASE) $(LDLIBS)
+$(EVAL): $(B)/tests/eval/%: tests/eval/%.c $(EVAL_SHARED:%.c=$(B)/%.o) $(BENCH_LIB) $(LIB)
 	$(if $(V),,@echo "LD $@")
-	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -o $@ $< $(EVAL_SHARED:%.c=$(B)/%.o) $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
+	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -o $@ $< $(EVAL_SHARED:%.c=$(B)/%.o) $(BENCH_LIB) $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
+$(B)/tests/bench/test_synth: $(B)/bench/synth
 $(B)/tests/support/%.o: ALL_CFLAGS += -UNDEBUG
 $(B)/tests/fuzz/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay.c $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) -UNDEBUG $(ARCH) -o $@ $< tests/fuzz/replay.c $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
-$(B)/bench/%: bench/%.c $(LIB)
+$(B)/bench/%: bench/%.c $(BENCH_LIB) $(LIB)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -o $@ $< $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
+	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -o $@ $< $(BENCH_LIB) $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
 
 # Evaluation programs are not run, but must not fall behind what they call.
 test-programs: all $(TESTS) $(TEST_TOOLS) $(REPLAY) $(if $(filter release,$(VARIANT)),$(EVAL))
@@ -137,7 +147,7 @@ demo: deps
 deps:
 	@tests/deps.sh
 bench: $(BENCH)
-	@for p in $(BENCH); do $$p || exit 1; done
+	@for p in $(filter-out $(BENCH_ASKED),$(BENCH)); do $$p || exit 1; done
 
 fuzz:
 	@tests/fuzz/run.sh $(SECONDS) $(FUZZ)
@@ -154,5 +164,5 @@ install: all
 clean:
 	rm -rf build
 
--include $(OBJ:.o=.d) $(SUPPORT:.o=.d) $(EVAL_SHARED:%.c=$(B)/%.d) $(B)/runtime/main.d
+-include $(OBJ:.o=.d) $(SUPPORT:.o=.d) $(BENCH_OBJ:.o=.d) $(EVAL_SHARED:%.c=$(B)/%.d) $(B)/runtime/main.d
 -include $(addsuffix .d,$(TESTS) $(TEST_TOOLS) $(EVAL) $(REPLAY) $(BENCH))

@@ -216,6 +216,7 @@ void fl_sweep_close(fl_sweep **sp)
     *sp = NULL;
 }
 
+const int32_t *fl_sweep_experts(const fl_sweep *s) { return s->expert; }
 float *fl_sweep_rows(fl_sweep *s) { return s->x; }
 const fl_exec *fl_sweep_exec(const fl_sweep *s) { return &s->exec; }
 bool fl_sweep_is_lost(const fl_sweep *s, int seq) { return s->lost[seq]; }

@@ -61,6 +61,9 @@ void fl_sweep_close(fl_sweep **s);
  * fl_sweep_layer what leaves that layer. May be saved and put back to go on later. */
 float *fl_sweep_rows(fl_sweep *s);
 FL_CHECKED fl_status fl_sweep_embed(fl_sweep *s, fl_err *err);
+/* [n_rows][top_k]: the experts that the router of the last layer gave each row, by falling weight.
+ */
+const int32_t *fl_sweep_experts(const fl_sweep *s);
 /* Layers in rising order. A sequence with a value that is not finite is left out from there on
  * (fl_sweep_n_lost); FL_E_NAN when none is left, or when an expert's rows are not finite. After a
  * failure only fl_sweep_close is allowed. */

@@ -9,38 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/file.h"
+#include "bench/support/array.h"
 #include "tests/eval/common.h"
 
-enum { MAX_EXPERTS = 256, MAX_LAYERS = 64, MAX_FILE = 64 << 20 };
+enum { MAX_EXPERTS = 256, MAX_LAYERS = 64 };
 enum { PROMPT, AR_STEP, BLOCK_PASS, COMMIT, N_KINDS };
 
-/* A NumPy file: its data, and the dimensions that the header names. */
-typedef struct array {
-    char *file;
-    const uint8_t *data;
-    uint64_t bytes;
-    int64_t dim[3];
-} array;
-
-static array load_array(const char *folder, const char *name, const char *type)
+static bench_array load(const char *folder, const char *name)
 {
     fl_err err = {0};
     char path[4096];
-    array a = {.dim = {1, 1, 1}};
-    uint64_t n = 0;
+    bench_array a;
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (fl_file_load(path, MAX_FILE, &a.file, &n, &err) != FL_OK) ev_die("%s", err.msg);
-    const uint8_t *p = (const uint8_t *)a.file;
-    const uint64_t head = n > 10 ? 10 + (uint64_t)p[8] + 256 * (uint64_t)p[9] : n + 1;
-    if (head > n || memcmp(p, "\x93NUMPY\x01", 7) != 0) ev_die("%s: is no npy 1.0", path);
-    a.file[head - 1] = 0; /* the header's line end */
-    const char *shape = strstr(a.file + 10, "'shape': (");
-    if (!shape || !strstr(a.file + 10, type) || strstr(a.file + 10, "True"))
-        ev_die("%s: unexpected header: %s", path, a.file + 10);
-    sscanf(shape + 10, "%" SCNd64 ", %" SCNd64 ", %" SCNd64, &a.dim[0], &a.dim[1], &a.dim[2]);
-    a.data = p + head;
-    a.bytes = n - head;
+    const bool trace = strcmp(name, "experts.npy") == 0;
+    const fl_status st =
+        trace ? bench_trace_load(&a, path, &err) : bench_array_load(&a, path, "'<i4'", &err);
+    if (st != FL_OK) ev_die("%s", err.msg);
     return a;
 }
 
@@ -130,7 +114,7 @@ static void block_pass(walk *w, const sets *s)
     w->before = *s;
 }
 
-static void measure(figures *f, const array *forwards, const array *experts)
+static void measure(figures *f, const bench_array *forwards, const bench_array *experts)
 {
     const int n_layers = (int)experts->dim[1], top_k = (int)experts->dim[2];
     int32_t run = -1;
@@ -165,13 +149,11 @@ int main(int argc, char **argv)
 {
     figures f = {0};
     if (argc != 2) ev_die("usage: routing FOLDER");
-    array forwards = load_array(argv[1], "forwards.npy", "'<i4'");
-    array experts = load_array(argv[1], "experts.npy", "'|u1'");
+    bench_array forwards = load(argv[1], "forwards.npy");
+    bench_array experts = load(argv[1], "experts.npy");
     if (forwards.dim[1] != 4 || (uint64_t)forwards.dim[0] * 16 != forwards.bytes)
         ev_die("forwards.npy: expected [forwards][4]");
-    if (experts.dim[1] < 1 || experts.dim[1] > MAX_LAYERS || experts.dim[2] < 1 ||
-        (uint64_t)(experts.dim[0] * experts.dim[1] * experts.dim[2]) != experts.bytes)
-        ev_die("experts.npy: expected [rows][layers][top k]");
+    if (experts.dim[1] > MAX_LAYERS) ev_die("experts.npy: more than %d layers", MAX_LAYERS);
     measure(&f, &forwards, &experts);
     printf("%s: %" PRId64 " passes, %" PRId64 " layers, top %" PRId64 "\n", argv[1],
            forwards.dim[0], experts.dim[1], experts.dim[2]);
@@ -187,7 +169,7 @@ int main(int argc, char **argv)
     row("of a later pass that were in its block's first pass", f.in_first_pass, true);
     row("of a first pass that were in any pass of the last block", f.in_last_block, true);
     row("of a first pass that were in the last pass of that block", f.in_last_pass, true);
-    free(forwards.file);
-    free(experts.file);
+    bench_array_free(&forwards);
+    bench_array_free(&experts);
     return 0;
 }

@@ -377,6 +377,23 @@ static void put_split(meta *k, const fl_make *m, int no, int n_tensors)
     fl_bytes_u32(&k->b, (uint32_t)n_tensors);
 }
 
+static void put_model(meta *k, const fl_make *m)
+{
+    put_str(k, "general.architecture", m->arch);
+    put_str(k, "general.name", "made for a test");
+    put_arch(k, m);
+    if (!m->no_tokenizer) put_tokenizer(k, m);
+}
+
+void fl_make_metadata(const fl_make *m, fl_bytes *out)
+{
+    meta k = {.arch = m->arch};
+    put_model(&k, m);
+    fl_bytes_gguf_head(out, 3, 0, k.n);
+    fl_bytes_put(out, k.b.p, k.b.n);
+    fl_bytes_free(&k.b);
+}
+
 void fl_make_gguf(const fl_make *m, const char *path)
 {
     int n;
@@ -385,12 +402,7 @@ void fl_make_gguf(const fl_make *m, const char *path)
     need(m->n_files < 2 || strcmp(path + stem, ".gguf") == 0, "the path must end in .gguf");
     for (int f = 0; f < (m->n_files > 1 ? m->n_files : 1); f++) {
         meta k = {.arch = m->arch};
-        if (f == 0) {
-            put_str(&k, "general.architecture", m->arch);
-            put_str(&k, "general.name", "made for a test");
-            put_arch(&k, m);
-            if (!m->no_tokenizer) put_tokenizer(&k, m);
-        }
+        if (f == 0) put_model(&k, m);
         if (m->alignment) put_u32(&k, "general.alignment", (int)m->alignment);
         put_split(&k, m, f, n);
         char shard[4096];

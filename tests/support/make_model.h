@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "quant/format.h"
+#include "tests/support/bytes.h"
 
 /* Writes small random models, as a GGUF file (single or split) and as a safetensors folder. The
  * same `seed` and geometry give the same weights in both: each weight comes from the seed and its
@@ -64,6 +65,8 @@ fl_make fl_make_tiny(void);
 void fl_make_quick_experts(fl_make *m);
 
 void fl_make_gguf(const fl_make *m, const char *path);
+/* A GGUF v3 file of that model's metadata alone, without tensors; *out is freed by the caller. */
+void fl_make_metadata(const fl_make *m, fl_bytes *out);
 /* Makes the folder if needed; writes config.json, generation_config.json, tokenizer.json and
  * model.safetensors (or shards with their index). */
 void fl_make_safetensors(const fl_make *m, const char *dir);
