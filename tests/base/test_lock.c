@@ -17,17 +17,13 @@ static char *dir, *path;
 static int setup(void **state)
 {
     (void)state;
-    dir = fl_tmp_make();
-    path = fl_tmp_path(dir, "chat");
-    return 0;
+    return fl_tmp_begin(&dir, &path, "chat");
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    free(path);
-    fl_tmp_remove(dir);
-    return 0;
+    return fl_tmp_end(dir, path);
 }
 
 static void is_held(const char *name)

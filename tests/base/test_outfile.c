@@ -17,17 +17,13 @@ static char *dir, *path;
 static int setup(void **state)
 {
     (void)state;
-    dir = fl_tmp_make();
-    path = fl_tmp_path(dir, "out");
-    return 0;
+    return fl_tmp_begin(&dir, &path, "out");
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    free(path);
-    fl_tmp_remove(dir);
-    return 0;
+    return fl_tmp_end(dir, path);
 }
 
 static int go; /* a waiting child goes on when this end of its pipe is closed */

@@ -18,17 +18,13 @@ static uint64_t hash[N];
 static int setup(void **state)
 {
     (void)state;
-    dir = fl_tmp_make();
-    path = fl_tmp_path(dir, "m.gguf");
-    return 0;
+    return fl_tmp_begin(&dir, &path, "m.gguf");
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    free(path);
-    fl_tmp_remove(dir);
-    return 0;
+    return fl_tmp_end(dir, path);
 }
 
 /* N tensors of 8,000 bytes, 8,192 with padding: three go into a part. */
@@ -142,6 +138,18 @@ static void parts_are_named_and_filled_as_llama_cpp_does(void **state)
 }
 
 /* Ended behind k tensors, gone on with. */
+/* The file as it must be, out of one that is resumed; then none again. */
+static void complete_and_remove(fl_gguf_writer *w)
+{
+    fill(w, N);
+    ASSERT_OK(fl_gguf_writer_commit(&w, &err));
+    check_parts();
+    char *a = part_name(0, 2, ""), *b = part_name(1, 2, "");
+    assert_true(unlink(a) == 0 && unlink(b) == 0);
+    free(a);
+    free(b);
+}
+
 static void what_is_kept_is_gone_on_with(void **state)
 {
     (void)state;
@@ -154,13 +162,7 @@ static void what_is_kept_is_gone_on_with(void **state)
         w = make(MOST);
         ASSERT_OK(fl_gguf_writer_resume(w, hash, k, &err));
         assert_int_equal(fl_gguf_writer_next(w), k);
-        fill(w, N);
-        ASSERT_OK(fl_gguf_writer_commit(&w, &err));
-        check_parts();
-        char *a = part_name(0, 2, ""), *b = part_name(1, 2, "");
-        assert_true(unlink(a) == 0 && unlink(b) == 0);
-        free(a);
-        free(b);
+        complete_and_remove(w);
     }
 }
 
@@ -196,13 +198,7 @@ static void damaged_tensors_are_not_kept(void **state)
         w = make(MOST);
         ASSERT_OK(fl_gguf_writer_resume(w, hash, N, &err));
         assert_int_equal(fl_gguf_writer_next(w), bad);
-        fill(w, N);
-        ASSERT_OK(fl_gguf_writer_commit(&w, &err));
-        check_parts();
-        char *a = part_name(0, 2, ""), *b = part_name(1, 2, "");
-        assert_true(unlink(a) == 0 && unlink(b) == 0);
-        free(a);
-        free(b);
+        complete_and_remove(w);
     }
 }
 

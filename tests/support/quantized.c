@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/tools/quantize.h"
@@ -157,4 +159,42 @@ fl_make fl_layout(int i)
     default: break;
     }
     return m;
+}
+
+int fl_quantize_stopped(const fl_workplace *f, int sig, bool ignored)
+{
+    enum { JUNK = 3600 };
+    int fd[2];
+    assert_int_equal(pipe(fd), 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        fl_err err = {0};
+        static const char junk[JUNK];
+        close(fd[0]);
+        if (fcntl(fd[1], F_SETPIPE_SZ, 4096) < 0 || write(fd[1], junk, JUNK) != JUNK) _exit(3);
+        dup2(fd[1], STDERR_FILENO);
+        if (sig != SIGKILL) signal(sig, ignored ? SIG_IGN : SIG_DFL);
+        const fl_status st = fl_quantize_loud(f->gguf, f->out, "q8_0", NULL, &err);
+        _exit(st == FL_E_CANCELED ? 42 : st == FL_OK ? 0 : 1);
+    }
+    close(fd[1]);
+    char buf[JUNK + 1];
+    for (size_t got = 0; got < sizeof buf;) { /* one byte behind the junk: a tensor is written */
+        const ssize_t n = read(fd[0], buf, sizeof buf - got);
+        assert_true(n > 0);
+        got += (size_t)n;
+    }
+    assert_int_equal(kill(pid, sig), 0);
+    int rc;
+    if (sig == SIGKILL) {
+        assert_int_equal(waitpid(pid, &rc, 0), pid);
+    } else {
+        /* Let go only after the signal has arrived: it ends the write that stands. */
+        usleep(100000);
+        while (read(fd[0], buf, sizeof buf) > 0) {}
+        assert_int_equal(waitpid(pid, &rc, 0), pid);
+    }
+    close(fd[0]);
+    return rc;
 }

@@ -26,6 +26,11 @@ typedef struct fl_workplace {
 fl_workplace fl_workplace_make(void);
 void fl_workplace_remove(fl_workplace *w);
 
+/* Quantizes w->gguf to w->out as q8_0 in a child whose stderr is a full pipe, sends it a signal
+ * (which it was started with as ignored, or not) when some tensors are written and not all, and
+ * lets it go on. Returns its wait status: exit code 42 for FL_E_CANCELED, 0, or 1. */
+int fl_quantize_stopped(const fl_workplace *w, int sig, bool ignored);
+
 fl_source *fl_open_source(const char *path);
 const fl_tensor *fl_need_tensor(const fl_source *s, const char *name);
 

@@ -44,6 +44,20 @@ char *fl_tmp_path(const char *dir, const char *name)
     return path;
 }
 
+int fl_tmp_begin(char **dir, char **path, const char *name)
+{
+    *dir = fl_tmp_make();
+    *path = fl_tmp_path(*dir, name);
+    return 0;
+}
+
+int fl_tmp_end(char *dir, char *path)
+{
+    free(path);
+    fl_tmp_remove(dir);
+    return 0;
+}
+
 void fl_tmp_write(const char *path, const void *data, size_t n)
 {
     FILE *f = fopen(path, "wb");

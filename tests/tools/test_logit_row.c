@@ -15,17 +15,13 @@ static char *dir, *path;
 static int setup(void **state)
 {
     (void)state;
-    dir = fl_tmp_make();
-    path = fl_tmp_path(dir, "rows");
-    return 0;
+    return fl_tmp_begin(&dir, &path, "rows");
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    free(path);
-    fl_tmp_remove(dir);
-    return 0;
+    return fl_tmp_end(dir, path);
 }
 
 /* In [0, 1). */

@@ -14,46 +14,6 @@
 
 static fl_err err;
 
-/* Starts the tool in a child whose stderr is a pipe of one page that is nearly full, so it comes
- * to stand in the middle of the file; `sig`, which it inherits as ignored or not, is then sent.
- * Returns the wait status: 42 for a run that says it was interrupted. */
-static int stopped_half_way(const fl_workplace *f, int sig, bool ignored)
-{
-    enum { JUNK = 3600 };
-    int fd[2];
-    assert_int_equal(pipe(fd), 0);
-    const pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        static const char junk[JUNK];
-        close(fd[0]);
-        if (fcntl(fd[1], F_SETPIPE_SZ, 4096) < 0 || write(fd[1], junk, JUNK) != JUNK) _exit(3);
-        dup2(fd[1], STDERR_FILENO);
-        if (sig != SIGKILL) signal(sig, ignored ? SIG_IGN : SIG_DFL);
-        const fl_status st = fl_quantize_loud(f->gguf, f->out, "q8_0", NULL, &err);
-        _exit(st == FL_E_CANCELED ? 42 : st == FL_OK ? 0 : 1);
-    }
-    close(fd[1]);
-    char buf[JUNK + 1];
-    for (size_t got = 0; got < sizeof buf;) { /* one byte behind the junk: a tensor is written */
-        const ssize_t n = read(fd[0], buf, sizeof buf - got);
-        assert_true(n > 0);
-        got += (size_t)n;
-    }
-    assert_int_equal(kill(pid, sig), 0);
-    int rc;
-    if (sig == SIGKILL) {
-        assert_int_equal(waitpid(pid, &rc, 0), pid);
-    } else {
-        /* Let go only after the signal has arrived: it ends the write that stands. */
-        usleep(100000);
-        while (read(fd[0], buf, sizeof buf) > 0) {}
-        assert_int_equal(waitpid(pid, &rc, 0), pid);
-    }
-    close(fd[0]);
-    return rc;
-}
-
 static void check_old(const char *path)
 {
     char buf[8] = {0};
@@ -71,7 +31,7 @@ static void a_killed_run_leaves_the_old_file(void **state)
     const fl_make m = fl_layout(0);
     fl_make_gguf(&m, f.gguf);
     fl_tmp_write(f.out, "old", 3);
-    const int rc = stopped_half_way(&f, SIGKILL, false);
+    const int rc = fl_quantize_stopped(&f, SIGKILL, false);
     assert_true(WIFSIGNALED(rc) && WTERMSIG(rc) == SIGKILL);
     check_old(f.out);
     assert_int_equal(fl_tmp_count(f.dir), 4); /* and what the killed one left to go on with */
@@ -89,7 +49,7 @@ static void an_interrupted_run_keeps_what_it_has(void **state)
     fl_make_gguf(&m, f.gguf);
     fl_tmp_write(f.out, "old", 3);
     for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
-        const int rc = stopped_half_way(&f, sigs[i], false);
+        const int rc = fl_quantize_stopped(&f, sigs[i], false);
         assert_true(WIFEXITED(rc));
         assert_int_equal(WEXITSTATUS(rc), 42);
         check_old(f.out);
@@ -109,7 +69,7 @@ static void an_ignored_signal_stays_ignored(void **state)
     const fl_make m = fl_layout(0);
     fl_make_gguf(&m, f.gguf);
     for (int i = 0; i < 2; i++) {
-        const int rc = stopped_half_way(&f, i ? SIGINT : SIGHUP, true);
+        const int rc = fl_quantize_stopped(&f, i ? SIGINT : SIGHUP, true);
         assert_true(WIFEXITED(rc));
         assert_int_equal(WEXITSTATUS(rc), 0);
         fl_compare_files(f.gguf, f.out, 0.008, true);
