@@ -3,89 +3,25 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "tests/support/kern.h"
+#include "tests/support/problem.h"
 #include "tests/support/test.h"
-
-typedef struct problem {
-    fl_mat w;
-    uint8_t *data;
-    float *x; /* [n_rows][ldx] */
-    fl_act *act;
-    int n_rows;
-    int64_t ldx, ldy;
-} problem;
-
-static void problem_make(problem *p, uint32_t type, int64_t rows, int64_t cols, int n_rows,
-                         int kind)
-{
-    uint64_t bytes = fl_type_row_bytes(type, (uint64_t)cols);
-    p->n_rows = n_rows;
-    p->ldx = cols + fl_rnd_below(5);
-    p->ldy = rows + fl_rnd_below(5);
-    p->data = malloc((uint64_t)rows * bytes);
-    p->x = malloc((uint64_t)(n_rows * p->ldx) * sizeof *p->x);
-    p->act = malloc((uint64_t)n_rows * ((uint64_t)cols / 256 + 1) * sizeof *p->act);
-    assert_true(p->data && p->x && p->act);
-    fl_rnd_blocks(type, p->data, rows * cols, kind);
-    for (int r = 0; r < n_rows; r++) {
-        float *x = p->x + r * p->ldx;
-        fl_rnd_floats(x, p->ldx, kind + r);
-        if (cols % 256 == 0) assert_true(fl_law_quantize(x, cols, p->act + r * (cols / 256)));
-    }
-    p->w = (fl_mat){p->data, type, rows, cols, kind & 1 ? 1.0f : 0.37f};
-}
-
-static void problem_free(problem *p)
-{
-    free(p->data);
-    free(p->x);
-    free(p->act);
-}
-
-static void multiply(const fl_kernels *k, const problem *p, bool law, int64_t n0, int64_t n1,
-                     float *y)
-{
-    if (law)
-        k->mul_law(&p->w, n0, n1, p->act, p->n_rows, y, p->ldy);
-    else
-        k->mul_float(&p->w, n0, n1, p->x, p->ldx, p->n_rows, y, p->ldy);
-}
-
-/* Rows [n0, n1) in one call: equal to the reference there, untouched elsewhere. */
-static void compare(const fl_kernels *k, const problem *p, bool law, int64_t n0, int64_t n1,
-                    const float *want)
-{
-    int64_t n = p->n_rows * p->ldy;
-    const char *name = fl_type_get(p->w.type)->name;
-    float *y = fl_guard_new(n);
-    multiply(k, p, law, n0, n1, y);
-    fl_guard_check(y, n, name);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t col = i % p->ldy;
-        if (col >= n0 && col < n1)
-            fl_same_bits(y + i, want + i, 1, k->name, name);
-        else
-            assert_true(fl_guard_untouched(y, i));
-    }
-    fl_guard_free(y);
-}
 
 static void check_tiers(uint32_t type, bool law, int64_t rows, int64_t cols, int n_rows, int kind)
 {
     fl_kernels tier[FL_MAX_TIERS], ref;
     int n_tiers = fl_tiers_present(tier);
-    problem p;
+    fl_problem p;
     assert_true(fl_kernels_init(&ref, "reference"));
-    problem_make(&p, type, rows, cols, n_rows, kind);
+    fl_problem_make(&p, type, rows, cols, n_rows, kind);
     float *want = fl_guard_new(n_rows * p.ldy);
-    multiply(&ref, &p, law, 0, rows, want);
+    fl_problem_multiply(&ref, &p, law, 0, rows, want);
     for (int t = 0; t < n_tiers; t++) {
-        compare(&tier[t], &p, law, 0, rows, want);
+        fl_problem_compare(&tier[t], &p, law, 0, rows, want);
         int64_t n0 = fl_rnd_below((int)rows), n1 = n0 + fl_rnd_below((int)(rows - n0) + 1);
-        compare(&tier[t], &p, law, n0, n1, want);
+        fl_problem_compare(&tier[t], &p, law, n0, n1, want);
     }
     fl_guard_free(want);
-    problem_free(&p);
+    fl_problem_free(&p);
 }
 
 static void need_tier(void)
@@ -145,28 +81,19 @@ static void test_mul_law_extremes(void **state)
     assert_true(fl_kernels_init(&ref, "reference"));
     for (const uint32_t *t = fl_law_types; *t != UINT32_MAX; t++) {
         for (int kind = 0; kind < FL_BLOCK_KINDS; kind++) {
-            problem p;
-            problem_make(&p, *t, 5, 512, 6, kind);
-            for (int i = 0; i < 12; i++) {
-                fl_act *a = p.act + i;
-                int q = i % 3 == 0 ? 127 : i % 3 == 1 ? -127 : 0, e = 1 << (i % 4);
-                memset(a->x, q, sizeof a->x);
-                for (int k = 0; k < 8; k++) {
-                    a->p[k] = (int16_t)e;
-                    a->sum[k] = (int16_t)(32 * q * e);
-                }
-                a->scale = i % 5 == 0 ? 0x1p-140f : 1.0f;
-            }
+            fl_problem p;
+            fl_problem_make(&p, *t, 5, 512, 6, kind);
+            for (int i = 0; i < 12; i++) fl_act_fill(&p.act[i], i);
             float *want = fl_guard_new(p.n_rows * p.ldy);
-            multiply(&ref, &p, true, 0, 5, want);
+            fl_problem_multiply(&ref, &p, true, 0, 5, want);
             for (int i = 0; i < n_tiers; i++) {
-                compare(&tier[i], &p, true, 0, 5, want);
+                fl_problem_compare(&tier[i], &p, true, 0, 5, want);
                 p.n_rows = 1;
-                compare(&tier[i], &p, true, 0, 5, want);
+                fl_problem_compare(&tier[i], &p, true, 0, 5, want);
                 p.n_rows = 6;
             }
             fl_guard_free(want);
-            problem_free(&p);
+            fl_problem_free(&p);
         }
     }
 }
@@ -181,19 +108,19 @@ static void test_row_independence(void **state)
     static const int counts[] = {1, 2, 3, 4, 5, 31, 32, 33, 64};
     for (const uint32_t *t = fl_readable_types; *t != UINT32_MAX; t++) {
         bool law = fl_type_get(*t)->law != FL_LAW_FLOAT;
-        problem p;
-        problem_make(&p, *t, 5, 256, 64, 0);
+        fl_problem p;
+        fl_problem_make(&p, *t, 5, 256, 64, 0);
         float *all = fl_guard_new(64 * p.ldy), *y = fl_guard_new(64 * p.ldy);
         for (int k = 0; k < n_tiers; k++) {
             p.n_rows = 64;
-            multiply(&tier[k], &p, law, 0, 5, all);
+            fl_problem_multiply(&tier[k], &p, law, 0, 5, all);
             for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-                problem q = p;
+                fl_problem q = p;
                 int first = fl_rnd_below(65 - counts[c]);
                 q.n_rows = counts[c];
                 q.x += first * p.ldx;
                 q.act += first;
-                multiply(&tier[k], &q, law, 0, 5, y);
+                fl_problem_multiply(&tier[k], &q, law, 0, 5, y);
                 for (int r = 0; r < counts[c]; r++)
                     fl_same_bits(y + r * p.ldy, all + (first + r) * p.ldy, 5, tier[k].name,
                                  fl_type_get(*t)->name);
@@ -201,7 +128,7 @@ static void test_row_independence(void **state)
         }
         fl_guard_free(all);
         fl_guard_free(y);
-        problem_free(&p);
+        fl_problem_free(&p);
     }
 }
 
@@ -216,9 +143,9 @@ static void test_accuracy(void **state)
     for (const uint32_t *t = fl_readable_types; *t != UINT32_MAX; t++) {
         const fl_type_info *info = fl_type_get(*t);
         for (int law = 0; law <= (info->law != FL_LAW_FLOAT); law++) {
-            problem p;
-            problem_make(&p, *t, ROWS, COLS, 1, 0);
-            multiply(&ref, &p, law, 0, ROWS, y);
+            fl_problem p;
+            fl_problem_make(&p, *t, ROWS, COLS, 1, 0);
+            fl_problem_multiply(&ref, &p, law, 0, ROWS, y);
             for (int n = 0; n < ROWS; n++) {
                 const uint8_t *row = p.data + (uint64_t)n * fl_type_row_bytes(*t, COLS);
                 info->dequantize(row, w, COLS);
@@ -234,7 +161,7 @@ static void test_accuracy(void **state)
                 if (!(fabs(y[n] / (double)p.w.scale - sum) <= 2e-6 * mag + slack))
                     fail_msg("%s: %g, expected %g", info->name, (double)y[n], sum);
             }
-            problem_free(&p);
+            fl_problem_free(&p);
         }
     }
     free(w);

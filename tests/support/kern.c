@@ -29,6 +29,17 @@ void fl_rnd_floats(float *x, int64_t n, int kind)
     }
 }
 
+void fl_act_fill(fl_act *a, int kind)
+{
+    int q = kind % 3 == 0 ? 127 : kind % 3 == 1 ? -127 : 0, e = 1 << (kind % 4);
+    memset(a->x, q, sizeof a->x);
+    for (int k = 0; k < 8; k++) {
+        a->p[k] = (int16_t)e;
+        a->sum[k] = (int16_t)(32 * q * e);
+    }
+    a->scale = kind % 5 == 0 ? 0x1p-140f : 1.0f;
+}
+
 const uint32_t fl_law_types[] = {FL_TYPE_Q4_K,  FL_TYPE_Q8_0,   FL_TYPE_Q6_K,   FL_TYPE_Q5_K,
                                  FL_TYPE_Q4_0,  FL_TYPE_IQ4_XS, FL_TYPE_IQ4_NL, FL_TYPE_Q3_K,
                                  FL_TYPE_MXFP4, FL_TYPE_NVFP4,  UINT32_MAX};

@@ -17,6 +17,10 @@ void fl_rnd_floats(float *x, int64_t n, int kind);
 enum { FL_BLOCK_KINDS = 4 };
 void fl_rnd_blocks(uint32_t type, void *dst, int64_t elems, int kind);
 
+/* A block that quantization would not often make: all x 127, -127 or 0, every exponent the same one
+ * of 1, 2, 4, 8, scale 1 or denormal; chosen by `kind` (60 of them). */
+void fl_act_fill(fl_act *a, int kind);
+
 /* The types with a law of their own, UINT32_MAX behind the last. */
 extern const uint32_t fl_law_types[];
 /* All readable types, likewise ended by UINT32_MAX. */
