@@ -78,9 +78,10 @@ $(LIB): $(OBJ)
 	$(Q)$(AR) rcs $@ $^
 
 # Only these translation units may use wider vectors than the baseline.
-$(B)/kernels/x86/%_avx2.o $(B)/quant/%_avx2.o: ARCH := -march=x86-64-v3
+$(B)/kernels/x86/%_avx2.o $(B)/quant/%_avx2.o $(B)/tests/support/%_avx2.o: ARCH := -march=x86-64-v3
 $(B)/kernels/x86/%_avxvnni.o: ARCH := -march=x86-64-v3 -mavxvnni
 $(B)/kernels/x86/%_avx512vnni.o: ARCH := -march=x86-64-v4 -mavx512vnni
+$(B)/kernels/x86/%_amx.o: ARCH := -march=x86-64-v4 -mavx512vnni -mamx-tile -mamx-int8
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)

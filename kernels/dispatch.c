@@ -4,6 +4,8 @@
 #include "kernels/ref/ref.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "kernels/x86/x86.h"
 #endif
@@ -11,7 +13,7 @@
 static const char *const tiers[] = {
     "reference",
 #if defined(__x86_64__)
-    "avx2",      "avxvnni", "avx512vnni",
+    "avx2",      "avxvnni", "avx512vnni", "amx",
 #endif
     NULL,
 };
@@ -40,6 +42,29 @@ static bool has_avxvnni(void)
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
 
+/* Tiles of 16 rows of 64 bytes and products of bytes, in a system that saves them. */
+static bool has_amx(void)
+{
+    const unsigned tile_and_int8 = 3u << 24, tile_state = 3u << 17, osxsave = 1u << 27;
+    unsigned a, b, c, d, xcr0, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & osxsave)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & tile_and_int8) != tile_and_int8)
+        return false;
+    __asm__("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
+    if ((xcr0 & tile_state) != tile_state) return false;
+    /* Palette 1: bytes of a row, tiles; rows. */
+    return __get_cpuid_count(0x1d, 1, &a, &b, &c, &d) && (b & 0xffff) >= 64 && b >> 16 >= 8 &&
+           (c & 0xffff) >= 16;
+}
+
+/* Linux gives a process the large tile state when it asks (from 5.16 on). Threads inherit it, and
+ * asking again changes nothing. */
+static bool may_use_tiles(void)
+{
+    const long request_permission = 0x1023, tile_data = 18;
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+
 static void add_x86(fl_kernels *k, int cap)
 {
     __builtin_cpu_init();
@@ -51,6 +76,9 @@ static void add_x86(fl_kernels *k, int cap)
     if (cap >= 3 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
         fl_kernels_avx512vnni(k);
+    else
+        return;
+    if (cap >= 4 && has_amx() && may_use_tiles()) fl_kernels_amx(k);
 }
 #endif
 

@@ -3,11 +3,46 @@
 
 #include "kernels/x86/law_32.h"
 #include "kernels/x86/law_k.h"
-#include "kernels/x86/law_lanes.h"
 #include "kernels/x86/law_s.h"
 
-/* The types that law_lanes.h multiplies. */
-#if defined(FL_DPBUSD)
+/* Weights for products whose lanes are activation rows: how each type is unpacked. */
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+/* One block of a weight row. */
+typedef struct fl_lane_block {
+    uint8_t q[256];    /* levels; signed ones are int8 */
+    int32_t start[64]; /* signed levels: -128 times the sum of a part, at [the part's first / 4] */
+    int32_t s[16];     /* scales, per 32 or per 16 */
+    float step[16];    /* stepwise: scales, per part */
+    int32_t min[4];    /* pairs of minima */
+    float d, dmin;
+} fl_lane_block;
+
+/* How a type is multiplied. Products of `part` levels are summed before the scale is applied; these
+ * sums fit 16 bits, but for wide ones. Scales are per 32 / halves. Stepwise: the float chain takes
+ * a step per part (the types of law 32 and 16). */
+typedef struct fl_lane_kind {
+    void (*unpack)(const uint8_t *p, fl_lane_block *o);
+    int bytes, part, halves;
+    bool is_signed, has_min, wide, stepwise;
+} fl_lane_kind;
+
+FL_INLINE void fl_lane_unsigned(__m256i q, int k, fl_lane_block *o)
+{
+    _mm256_storeu_si256((__m256i *)(o->q + 32 * k), q);
+}
+
+/* Parts of 8, 16 or 32 levels. */
+FL_INLINE void fl_lane_signed(__m256i q, int k, int part, fl_lane_block *o)
+{
+    __m256i s = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
+    s = _mm256_madd_epi16(s, _mm256_set1_epi16(-128));
+    s = _mm256_add_epi32(s, _mm256_srli_epi64(s, 32));
+    if (part >= 16) s = _mm256_add_epi32(s, _mm256_unpackhi_epi64(s, s));
+    if (part == 32) s = _mm256_add_epi32(s, _mm256_permute2x128_si256(s, s, 1));
+    _mm256_storeu_si256((__m256i *)(o->q + 32 * k), q);
+    _mm256_storeu_si256((__m256i *)(o->start + 8 * k), s);
+}
 
 FL_INLINE void lane_k(const uint8_t *p, bool five, fl_lane_block *o)
 {
@@ -74,34 +109,6 @@ LANE_32(q4_0, 32)
 LANE_32(iq4_nl, 32)
 LANE_32(mxfp4, 32)
 LANE_32(nvfp4, 16)
-
-static inline void fl_lane_mul_law(const fl_mat *m, int64_t n0, int64_t n1, const fl_act *x,
-                                   int n_rows, float *y, int64_t ldy)
-{
-    /* unpack, bytes, part, halves, is_signed, has_min, wide, stepwise */
-    static const fl_lane_kind q4_k = {lane_q4_k, 144, 16, 1, false, true, false, false};
-    static const fl_lane_kind q5_k = {lane_q5_k, 176, 8, 1, false, true, false, false};
-    static const fl_lane_kind q6_k = {lane_q6_k, 210, 8, 2, true, false, false, false};
-    static const fl_lane_kind q3_k = {lane_q3_k, 110, 16, 2, true, false, false, false};
-    static const fl_lane_kind iq4_xs = {lane_iq4_xs, 136, 32, 1, true, false, true, false};
-    static const fl_lane_kind q8_0 = {lane_q8_0, 8 * 34, 32, 1, true, false, false, true};
-    static const fl_lane_kind q4_0 = {lane_q4_0, 8 * 18, 32, 1, true, false, false, true};
-    static const fl_lane_kind iq4_nl = {lane_iq4_nl, 8 * 18, 32, 1, true, false, false, true};
-    static const fl_lane_kind mxfp4 = {lane_mxfp4, 8 * 17, 32, 1, true, false, false, true};
-    static const fl_lane_kind nvfp4 = {lane_nvfp4, 4 * 36, 16, 2, true, false, false, true};
-    switch (m->type) {
-    case FL_TYPE_Q4_K: fl_lane_mul(m, &q4_k, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_Q5_K: fl_lane_mul(m, &q5_k, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_Q6_K: fl_lane_mul(m, &q6_k, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_Q3_K: fl_lane_mul(m, &q3_k, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_IQ4_XS: fl_lane_mul(m, &iq4_xs, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_Q8_0: fl_lane_mul(m, &q8_0, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_Q4_0: fl_lane_mul(m, &q4_0, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_IQ4_NL: fl_lane_mul(m, &iq4_nl, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_MXFP4: fl_lane_mul(m, &mxfp4, n0, n1, x, n_rows, y, ldy); break;
-    default: fl_lane_mul(m, &nvfp4, n0, n1, x, n_rows, y, ldy); break;
-    }
-}
 
 #endif
 #endif

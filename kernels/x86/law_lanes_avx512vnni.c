@@ -1,4 +1,4 @@
-#include "kernels/x86/lanes_types.h"
+#include "kernels/x86/law_lanes.h"
 
 void fl_avx512vnni_mul_lanes(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                              float *y, int64_t ldy)

@@ -20,6 +20,9 @@ void fl_avx512vnni_mul_lanes(const fl_mat *w, int64_t n0, int64_t n1, const fl_a
 void fl_avx512vnni_mul_lanes8(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                               float *y, int64_t ldy);
 
+void fl_amx_mul_tiles(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
+                      float *y, int64_t ldy);
+
 /* The same two instructions have one encoding for CPUs with AVX-512 and one for those without. */
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
 #define FL_DPBUSD _mm256_dpbusd_epi32

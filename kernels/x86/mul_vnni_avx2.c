@@ -24,8 +24,8 @@ typedef void (*lanes_fn)(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *
 static const fl_law_x86 *law_of_avxvnni(uint32_t type) { LAW_OF(avxvnni, type) }
 static const fl_law_x86 *law_of_avx512vnni(uint32_t type) { LAW_OF(avx512vnni, type) }
 
-/* Below this number of rows the lanes of one vector are too empty. */
-enum { LEAST_FOR_LANES = 5 };
+/* Below these numbers of rows the lanes of a vector, or a tile, are too empty. */
+enum { LEAST_FOR_LANES = 5, LEAST_FOR_TILES = 16 };
 
 static void mul_vnni(const fl_law_x86 *law, lanes_fn lanes, const fl_mat *w, int64_t n0, int64_t n1,
                      const fl_act *x, int n_rows, float *y, int64_t ldy)
@@ -50,4 +50,14 @@ void fl_avx512vnni_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act
 {
     lanes_fn lanes = n_rows <= 8 ? fl_avx512vnni_mul_lanes8 : fl_avx512vnni_mul_lanes;
     mul_vnni(law_of_avx512vnni(w->type), lanes, w, n0, n1, x, n_rows, y, ldy);
+}
+
+void fl_amx_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows, float *y,
+                    int64_t ldy)
+{
+    assert(fl_mat_fits(w, n0, n1, true));
+    if (n_rows >= LEAST_FOR_TILES)
+        fl_amx_mul_tiles(w, n0, n1, x, n_rows, y, ldy);
+    else
+        fl_avx512vnni_mul_law(w, n0, n1, x, n_rows, y, ldy);
 }

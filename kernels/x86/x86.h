@@ -5,9 +5,11 @@
 
 /* Overwrites the entries that have AVX2 + FMA + F16C code. The caller has checked the CPU. */
 void fl_kernels_avx2(fl_kernels *k);
-/* Likewise, after AVX2: AVX-VNNI; AVX-512 with BW, DQ, VL and VNNI. */
+/* Likewise, after AVX2: AVX-VNNI; AVX-512 with BW, DQ, VL and VNNI; and after that AMX, for which
+ * the system has given its permission. */
 void fl_kernels_avxvnni(fl_kernels *k);
 void fl_kernels_avx512vnni(fl_kernels *k);
+void fl_kernels_amx(fl_kernels *k);
 
 bool fl_avx2_act_quantize(const float *x, int64_t cols, fl_act *out);
 void fl_avx2_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows, float *y,
@@ -29,5 +31,7 @@ void fl_avxvnni_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x
 void fl_avx512vnni_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                            float *y, int64_t ldy);
 void fl_avx512vnni_gdn_scan(const fl_gdn_args *a);
+void fl_amx_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows, float *y,
+                    int64_t ldy);
 
 #endif

@@ -168,7 +168,7 @@ static const option_row rows[] = {
     {"threads", 0, K_INT, C_MODEL | C_PLAN | C_QUANTIZE | C_IMPORTANCE, AT(threads), 1, 256, NULL,
      "N", "CPU threads; default: physical cores"},
     {"cpu", 0, K_CHOICE, C_MODEL | C_PLAN | C_IMPORTANCE, AT(cpu), 0, 0,
-     "reference|avx2|avxvnni|avx512vnni", "TIER", "best instruction tier to use"},
+     "reference|avx2|avxvnni|avx512vnni|amx", "TIER", "best instruction tier to use"},
     {"chunk", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN | C_EVAL, AT(chunk), 1, 8192, NULL,
      "N", "rows per prefill pass (default 512); the text does not depend on it"},
     {"act", 0, K_CHOICE, C_MODEL | C_PLAN | C_IMPORTANCE, AT(act), 0, 0, "law|f32", "KIND",

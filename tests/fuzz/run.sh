@@ -20,6 +20,7 @@ for f in $src $x86; do
     *_avx2.c) march=x86-64-v3 ;;
     *_avxvnni.c) march="x86-64-v3 -mavxvnni" ;;
     *_avx512vnni.c) march="x86-64-v4 -mavx512vnni" ;;
+    *_amx.c) march="x86-64-v4 -mavx512vnni -mamx-tile -mamx-int8" ;;
     esac
     { [ "$o" -nt "$f" ] && [ "$o" -nt "$header" ]; } || clang $flags -march=$march -c -o "$o" "$f"
     obj+=("$o")
