@@ -1,138 +1,233 @@
 #include "runtime/base/pool.h"
 
 #include <errno.h>
-#ifndef FL_MINIMAL
-#include <hwloc.h>
-#endif
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 256, SPIN = 2000 };
+#include "runtime/base/clock.h"
+#include "runtime/base/cores.h"
+#include "runtime/base/latch.h"
 
-/* One job at a time. A job is announced by raising `epoch` under the lock; tasks are handed out
- * by an atomic counter; the last finished task wakes the owner. Workers poll `epoch` for a short
- * while before they sleep: spinning longer collapses when a neighbour takes the core. */
+/* One job at a time. `left` counts its tasks that nobody has taken, `undone` those that are not
+ * done; `bell` changes with each job, for workers that wait for one. The owner never waits for a
+ * worker that has taken nothing, so a worker whose core is busy elsewhere only fails to help.
+ *
+ * A worker may look at `left` at any time, even when it slept through some jobs: having taken tasks
+ * it knows that the job they belong to cannot end before it says so, and only then reads what the
+ * job is. */
+typedef struct run_times {
+    uint64_t ran_ns, waited_ns;
+} run_times;
+
+typedef struct worker {
+    struct fl_pool *pool;
+    pthread_t thread;
+    int index;
+    int cpu, kind; /* cpu -1: never bound */
+    /* The worker's own: whether it is bound now, since when it watches its core or keeps away, its
+     * times then, and half the time that it will keep away. */
+    bool bound;
+    int times_fd; /* -1: none */
+    uint64_t since_ns, away_ns;
+    run_times times;
+} worker;
+
 struct fl_pool {
-    int n_threads;
-    pthread_t thread[MAX_THREADS];
-    pthread_mutex_t lock;
-    pthread_cond_t wake, idle;
-    atomic_uint epoch;
-    int active; /* workers inside the current job, under the lock */
-    bool quit;  /* under the lock */
+    int n_threads, n_started; /* the owner counts as one */
+    int n_cores, n_kinds;
     fl_task_fn fn;
     void *arg;
     int n_tasks;
-    atomic_int next;
+    /* On lines of their own: workers write one while others read the next. */
+    _Alignas(64) atomic_int left;
+    _Alignas(64) fl_latch undone;
+    _Alignas(64) fl_latch bell;
+    atomic_bool quit;
+    cpu_set_t allowed; /* where a worker may run that is not bound */
+    worker worker[FL_MAX_THREADS];
 };
 
-typedef struct worker_arg {
-    fl_pool *pool;
-    int index;
-} worker_arg;
-
-/* Cores of the machine, or 0 when nobody knows: then every processor counts as one. */
-static int machine_cores(void)
+/* Takes the next range of tasks: [first, first + count), counted from the end. Large ranges keep a
+ * thread on neighbouring memory, single tasks at the end keep the threads from waiting for each
+ * other. */
+static int take(fl_pool *p, int *left)
 {
-    int n = 0;
-#ifndef FL_MINIMAL
-    hwloc_topology_t topo;
-    /* Without sysfs (a bare chroot) hwloc knows no cores and says so on standard error. */
-    if (access("/sys/devices/system/cpu/cpu0/topology", F_OK) == 0 &&
-        hwloc_topology_init(&topo) == 0) {
-        if (hwloc_topology_load(topo) == 0) n = hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_CORE);
-        hwloc_topology_destroy(topo);
-    }
-#endif
+    int have = atomic_load_explicit(&p->left, memory_order_relaxed), n;
+    do {
+        if (have == 0) return 0;
+        n = (have + 2 * p->n_threads - 1) / (2 * p->n_threads);
+    } while (!atomic_compare_exchange_weak_explicit(&p->left, &have, have - n, memory_order_acq_rel,
+                                                    memory_order_relaxed));
+    *left = have;
     return n;
 }
 
-static int physical_cores(void)
+/* Runs tasks until none is left; how many it ran. */
+static unsigned work(fl_pool *p, int index)
 {
-    int n = machine_cores();
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) {
-        const int allowed = CPU_COUNT(&set);
-        if (n <= 0 || n > allowed) n = allowed;
+    unsigned done = 0;
+    int n, left;
+    while ((n = take(p, &left)) > 0) {
+        const int first = p->n_tasks - left;
+        for (int t = first; t < first + n; t++) p->fn(p->arg, t, index);
+        done += (unsigned)n;
     }
-    return n > 0 ? n : 1;
+    return done;
 }
 
-static void run_tasks(fl_pool *p, fl_task_fn fn, void *arg, int n_tasks, int worker)
+/* ---- cores that others use too ----
+ *
+ * A worker that has to wait for its core is better off where the kernel puts it: bound, it would
+ * sit out every turn of another process, and the owner with it, while another core may be idle. It
+ * is bound again after a while, and each time that proves wrong after twice as long. */
+
+enum { LEAST_SHARE = 4 }; /* of the time that it wanted to run it waited a LEAST_SHARE-th */
+static const uint64_t LEAST_NS = 20000000, WATCH_NS = 100000000;
+static const uint64_t AWAY_NS = 2000000000, LONGEST_AWAY_NS = 64000000000;
+
+static void one_cpu(int cpu, cpu_set_t *set)
 {
-    for (;;) {
-        const int t = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-        if (t >= n_tasks) return;
-        fn(arg, t, worker);
+    CPU_ZERO(set);
+    CPU_SET(cpu, set);
+}
+
+/* This thread's times since it began: running, and ready to run without a core. Zeros where the
+ * kernel does not count. */
+static run_times get_times(int fd)
+{
+    char text[64];
+    run_times t = {0, 0};
+    const ssize_t n = fd >= 0 ? pread(fd, text, sizeof text - 1, 0) : 0;
+    if (n <= 0) return t;
+    text[n] = '\0';
+    char *end;
+    t.ran_ns = strtoull(text, &end, 10);
+    t.waited_ns = strtoull(end, NULL, 10);
+    return t;
+}
+
+/* Between two jobs. */
+static void watch_core(worker *w)
+{
+    const uint64_t now = fl_clock_ns(), passed = now - w->since_ns;
+    if (w->cpu < 0 || passed < (w->bound ? WATCH_NS : w->away_ns)) return;
+    const run_times t = get_times(w->times_fd);
+    const uint64_t waited = t.waited_ns - w->times.waited_ns;
+    const uint64_t wanted = t.ran_ns - w->times.ran_ns + waited;
+    cpu_set_t own;
+    one_cpu(w->cpu, &own);
+    if (!w->bound) {
+        w->bound = sched_setaffinity(0, sizeof own, &own) == 0;
+    } else if (wanted < LEAST_NS) {
+        return;
+    } else if (waited * LEAST_SHARE >= wanted) {
+        w->bound = sched_setaffinity(0, sizeof own, &w->pool->allowed) != 0;
+        w->away_ns = w->away_ns < LONGEST_AWAY_NS ? 2 * w->away_ns : w->away_ns;
+    } else {
+        w->away_ns = AWAY_NS / 2;
     }
+    w->since_ns = now;
+    w->times = t;
 }
 
 static void *worker_main(void *arg)
 {
-    fl_pool *p = ((worker_arg *)arg)->pool;
-    const int index = ((worker_arg *)arg)->index;
-    free(arg);
-    unsigned seen = 0;
-    for (;;) {
-        for (int i = 0; i < SPIN && atomic_load_explicit(&p->epoch, memory_order_acquire) == seen;
-             i++)
-#if defined(__x86_64__)
-            __builtin_ia32_pause();
-#else
-            ;
-#endif
-        pthread_mutex_lock(&p->lock);
-        while (!p->quit && atomic_load_explicit(&p->epoch, memory_order_relaxed) == seen)
-            pthread_cond_wait(&p->wake, &p->lock);
-        seen = atomic_load_explicit(&p->epoch, memory_order_relaxed);
-        const bool quit = p->quit;
-        /* Copies: the owner clears p->fn as soon as no task is left to hand out. */
-        const fl_task_fn fn = quit ? NULL : p->fn;
-        void *const job = p->arg;
-        const int n_tasks = p->n_tasks;
-        if (fn) p->active++;
-        pthread_mutex_unlock(&p->lock);
-        if (quit) return NULL;
-        if (!fn) continue; /* the job was over before this worker woke */
-        run_tasks(p, fn, job, n_tasks, index);
-        pthread_mutex_lock(&p->lock);
-        if (--p->active == 0) pthread_cond_signal(&p->idle);
-        pthread_mutex_unlock(&p->lock);
+    worker *w = arg;
+    fl_pool *p = w->pool;
+    w->times_fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    while (!atomic_load_explicit(&p->quit, memory_order_acquire)) {
+        const unsigned seen = atomic_load_explicit(&p->bell.value, memory_order_acquire);
+        const unsigned done = work(p, w->index);
+        if (done == 0) {
+            fl_latch_wait_change(&p->bell, seen);
+            continue;
+        }
+        fl_latch_arrive(&p->undone, done);
+        watch_core(w);
     }
+    if (w->times_fd >= 0) close(w->times_fd);
+    return NULL;
+}
+
+/* ---- start and end ---- */
+
+/* Bound from its first instruction on, or (the kernel does not let us) not at all. */
+static int start_bound(worker *w)
+{
+    cpu_set_t set;
+    pthread_attr_t attr;
+    if (w->cpu < 0 || pthread_attr_init(&attr) != 0) return EINVAL;
+    one_cpu(w->cpu, &set);
+    int e = pthread_attr_setaffinity_np(&attr, sizeof set, &set);
+    if (e == 0) e = pthread_create(&w->thread, &attr, worker_main, w);
+    pthread_attr_destroy(&attr);
+    return e;
+}
+
+static fl_status start_worker(fl_pool *p, int index, const fl_cores *cores, fl_err *err)
+{
+    worker *w = &p->worker[index];
+    *w = (worker){.pool = p, .index = index, .cpu = -1, .since_ns = fl_clock_ns()};
+    w->away_ns = AWAY_NS / 2;
+    if (index < cores->n_cpus) {
+        w->cpu = cores->cpu[index].id;
+        w->kind = cores->cpu[index].kind;
+        w->bound = true;
+    }
+    int e = start_bound(w);
+    if (e != 0) {
+        w->cpu = -1;
+        e = pthread_create(&w->thread, NULL, worker_main, w);
+    }
+    if (e != 0)
+        return FL_FAIL(err, FL_E_NOMEM, e, "thread %d of %d cannot be started: %s", index + 1,
+                       p->n_threads, strerror(e));
+    p->n_started = index + 1;
+    return FL_OK;
+}
+
+static void list_cores(fl_pool *p, fl_cores *cores)
+{
+    const bool known = sched_getaffinity(0, sizeof p->allowed, &p->allowed) == 0;
+    fl_cores_list(cores, known ? &p->allowed : NULL, NULL);
+    if (!known) cores->n_cpus = 0; /* more processors than the mask has: the kernel places them */
+    p->n_cores = cores->n_cores;
+    p->n_kinds = cores->n_kinds;
+}
+
+static int default_threads(const fl_cores *cores)
+{
+    const int quota = fl_cores_quota("/proc/self/cgroup", "/sys/fs/cgroup");
+    const int n = quota > 0 && quota < cores->n_cores ? quota : cores->n_cores;
+    return n < FL_MAX_THREADS ? n : FL_MAX_THREADS;
 }
 
 fl_status fl_pool_create(fl_pool **out, int n_threads, fl_err *err)
 {
+    fl_cores cores;
     *out = NULL;
-    if (n_threads < 0 || n_threads > MAX_THREADS)
-        return FL_FAIL(err, FL_E_ARG, 0, "--threads %d: expected 1 to %d", n_threads, MAX_THREADS);
-    if (n_threads == 0) n_threads = physical_cores();
-    if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
-    fl_pool *p = calloc(1, sizeof *p);
+    if (n_threads < 0 || n_threads > FL_MAX_THREADS)
+        return FL_FAIL(err, FL_E_ARG, 0, "--threads %d: expected 1 to %d", n_threads,
+                       FL_MAX_THREADS);
+    fl_pool *p = aligned_alloc(_Alignof(fl_pool), sizeof *p);
     if (!p) return FL_FAIL(err, FL_E_NOMEM, 0, "no memory for the thread pool");
-    pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->wake, NULL);
-    pthread_cond_init(&p->idle, NULL);
-    p->n_threads = 1;
-    for (int i = 1; i < n_threads; i++) {
-        worker_arg *a = malloc(sizeof *a);
-        int e = ENOMEM;
-        if (a) {
-            *a = (worker_arg){p, i};
-            e = pthread_create(&p->thread[i], NULL, worker_main, a);
-        }
-        if (e != 0) {
-            free(a);
-            fl_pool_destroy(&p);
-            return FL_FAIL(err, FL_E_NOMEM, e, "thread %d of %d cannot be started: %s", i + 1,
-                           n_threads, strerror(e));
-        }
-        p->n_threads = i + 1;
+    memset(p, 0, sizeof *p);
+    list_cores(p, &cores);
+    p->n_threads = n_threads > 0 ? n_threads : default_threads(&cores);
+    p->n_started = 1;
+    for (int i = 1; i < p->n_threads; i++) {
+        const fl_status st = start_worker(p, i, &cores, err);
+        if (st == FL_OK) continue;
+        fl_pool_destroy(&p);
+        return st;
     }
     *out = p;
     return FL_OK;
@@ -142,20 +237,64 @@ void fl_pool_destroy(fl_pool **pool)
 {
     fl_pool *p = *pool;
     if (!p) return;
-    pthread_mutex_lock(&p->lock);
-    p->quit = true;
-    atomic_fetch_add(&p->epoch, 1);
-    pthread_cond_broadcast(&p->wake);
-    pthread_mutex_unlock(&p->lock);
-    for (int i = 1; i < p->n_threads; i++) pthread_join(p->thread[i], NULL);
-    pthread_cond_destroy(&p->wake);
-    pthread_cond_destroy(&p->idle);
-    pthread_mutex_destroy(&p->lock);
+    atomic_store_explicit(&p->quit, true, memory_order_release);
+    fl_latch_bump(&p->bell);
+    for (int i = 1; i < p->n_started; i++) pthread_join(p->worker[i].thread, NULL);
     free(p);
     *pool = NULL;
 }
 
 int fl_pool_threads(const fl_pool *pool) { return pool->n_threads; }
+
+/* ---- in words ---- */
+
+/* Appends to text that may be cut off. */
+__attribute__((format(printf, 3, 4))) static void add(char *out, size_t size, const char *f, ...)
+{
+    const size_t n = strnlen(out, size);
+    va_list a;
+    va_start(a, f);
+    vsnprintf(out + n, size - n, f, a);
+    va_end(a);
+}
+
+/* Workers from i on that are bound to rising neighbours of one kind; the one behind them. */
+static int end_of_run(const fl_pool *p, int i)
+{
+    const worker *w = p->worker;
+    for (i++; i < p->n_threads; i++)
+        if (w[i].cpu != w[i - 1].cpu + 1 || w[i].kind != w[i - 1].kind) break;
+    return i;
+}
+
+static void add_cpus(const fl_pool *p, char *out, size_t size)
+{
+    const worker *w = p->worker;
+    const char *before = ", workers on cpu ";
+    for (int i = 1, end; i < p->n_threads; i = end) {
+        end = w[i].cpu < 0 ? i + 1 : end_of_run(p, i);
+        if (w[i].cpu < 0) continue;
+        add(out, size, "%s%d", before, w[i].cpu);
+        if (end > i + 1) add(out, size, "-%d", w[end - 1].cpu);
+        before = ",";
+        if (p->n_kinds < 2 || (end < p->n_threads && w[end].kind == w[i].kind)) continue;
+        add(out, size, " (kind %d of %d)", w[i].kind + 1, p->n_kinds);
+    }
+}
+
+void fl_pool_describe(const fl_pool *p, char *out, size_t size)
+{
+    int unbound = 0;
+    for (int i = 1; i < p->n_threads; i++) unbound += p->worker[i].cpu < 0;
+    out[0] = '\0';
+    add(out, size, "%d thread%s (%d core%s", p->n_threads, p->n_threads > 1 ? "s" : "", p->n_cores,
+        p->n_cores > 1 ? "s" : "");
+    if (unbound < p->n_threads - 1) add_cpus(p, out, size);
+    if (unbound > 0) add(out, size, ", %d not bound", unbound);
+    add(out, size, ")");
+}
+
+/* ---- jobs ---- */
 
 void fl_pool_run(fl_pool *p, fl_task_fn fn, void *arg, int n_tasks)
 {
@@ -163,17 +302,12 @@ void fl_pool_run(fl_pool *p, fl_task_fn fn, void *arg, int n_tasks)
         for (int t = 0; t < n_tasks; t++) fn(arg, t, 0);
         return;
     }
-    pthread_mutex_lock(&p->lock);
     p->fn = fn;
     p->arg = arg;
     p->n_tasks = n_tasks;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_fetch_add_explicit(&p->epoch, 1, memory_order_release);
-    pthread_cond_broadcast(&p->wake);
-    pthread_mutex_unlock(&p->lock);
-    run_tasks(p, fn, arg, n_tasks, 0);
-    pthread_mutex_lock(&p->lock);
-    p->fn = NULL; /* a worker that wakes now finds no job and goes back to sleep */
-    while (p->active) pthread_cond_wait(&p->idle, &p->lock);
-    pthread_mutex_unlock(&p->lock);
+    fl_latch_set(&p->undone, (unsigned)n_tasks);
+    atomic_store_explicit(&p->left, n_tasks, memory_order_release);
+    fl_latch_bump(&p->bell);
+    fl_latch_arrive(&p->undone, work(p, 0));
+    fl_latch_wait(&p->undone);
 }

@@ -222,13 +222,13 @@ static double tokens_per_pass(const fl_gen_result *r)
 
 static void print_start(const fl_engine *e)
 {
-    char fixed[32], res[32], slots[32], cap[32];
+    char fixed[32], res[32], slots[32], cap[32], threads[256];
     const fl_plan *p = &e->plan;
+    fl_pool_describe(e->exec.pool, threads, sizeof threads);
     fprintf(stderr,
-            "cpu %s, %d threads; device %s, %s of %s; reads by %s%s%s; experts: %d of %d resident "
+            "cpu %s, %s; device %s, %s of %s; reads by %s%s%s; experts: %d of %d resident "
             "(%s), %d slots (%s)\n",
-            e->exec.k.name, fl_pool_threads(e->exec.pool), fl_device_kind(e->dev),
-            fl_size_format(fixed, p->device_bytes),
+            e->exec.k.name, threads, fl_device_kind(e->dev), fl_size_format(fixed, p->device_bytes),
             fl_size_format(cap, fl_device_budget(e->dev)->cap), fl_io_backend(e->io),
             fl_io_note(e->io) ? ", " : "", fl_io_note(e->io) ? fl_io_note(e->io) : "",
             p->n_resident, p->n_total, fl_size_format(res, p->resident_bytes), p->n_slots,

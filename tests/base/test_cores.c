@@ -1,0 +1,217 @@
+/* The order of processors on machines that are written down here: strong cores first, one processor
+ * of each core before any second one, nothing that is not allowed; quotas of control groups. */
+#include "runtime/base/cores.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "tests/support/test.h"
+#include "tests/support/tmp.h"
+
+/* Two weak cores of one processor (0, 1), two strong ones of two (2 3, 4 5). */
+static const int first_cpu[] = {0, 1, 2, 4}, n_cpu[] = {1, 1, 2, 2};
+
+typedef struct text {
+    char p[4096];
+    size_t n;
+} text;
+
+__attribute__((format(printf, 2, 3))) static void add(text *t, const char *f, ...)
+{
+    va_list a;
+    va_start(a, f);
+    t->n += (size_t)vsnprintf(t->p + t->n, sizeof t->p - t->n, f, a);
+    va_end(a);
+    assert_true(t->n < sizeof t->p);
+}
+
+#define SETS "cpuset=\"0x%08x\" complete_cpuset=\"0x%08x\" nodeset=\"0x1\" complete_nodeset=\"0x1\""
+
+static void open_object(text *t, const char *type, int os, unsigned set, int id)
+{
+    add(t, "<object type=\"%s\" os_index=\"%d\" " SETS " gp_index=\"%d\"", type, os, set, set, id);
+}
+
+/* The machine as hwloc writes it; with kinds as far as there is an order among them. */
+static void describe(text *t, bool kinds)
+{
+    int id = 1;
+    t->n = 0;
+    add(t, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<topology version=\"2.0\">\n");
+    open_object(t, "Machine", 0, 0x3f, id++);
+    add(t, " allowed_cpuset=\"0x3f\" allowed_nodeset=\"0x1\">\n");
+    open_object(t, "NUMANode", 0, 0x3f, id++);
+    add(t, " local_memory=\"1073741824\"/>\n");
+    for (int c = 0; c < 4; c++) {
+        open_object(t, "Core", c, (unsigned)((1 << n_cpu[c]) - 1) << first_cpu[c], id++);
+        add(t, ">\n");
+        for (int i = first_cpu[c]; i < first_cpu[c] + n_cpu[c]; i++) {
+            open_object(t, "PU", i, 1u << i, id++);
+            add(t, "/>\n");
+        }
+        add(t, "</object>\n");
+    }
+    add(t, "</object>\n");
+    for (int k = 0; kinds && k < 2; k++)
+        add(t, "<cpukind cpuset=\"0x%08x\" forced_efficiency=\"%d\"/>\n", k ? 0x3c : 0x03, k);
+    add(t, "</topology>\n");
+}
+
+/* `want`: "cpu/kind cpu/kind ...". */
+static void expect(unsigned mask, bool kinds, const char *want, int n_cores, int n_kinds)
+{
+    cpu_set_t set;
+    text xml, got = {.n = 0};
+    fl_cores c;
+    CPU_ZERO(&set);
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1) CPU_SET(i, &set);
+    describe(&xml, kinds);
+    fl_cores_list(&c, mask ? &set : NULL, xml.p);
+    for (int i = 0; i < c.n_cpus; i++)
+        add(&got, "%s%d/%d", i ? " " : "", c.cpu[i].id, c.cpu[i].kind);
+    assert_string_equal(got.p, want);
+    assert_int_equal(c.n_cores, n_cores);
+    assert_int_equal(c.n_kinds, n_kinds);
+}
+
+static void strong_cores_come_first_and_threads_of_a_core_apart(void **state)
+{
+    (void)state;
+    expect(0, true, "2/0 4/0 0/1 1/1 3/0 5/0", 4, 2);
+    expect(0, false, "0/0 1/0 2/0 4/0 3/0 5/0", 4, 1);
+}
+
+static void only_what_is_allowed_is_listed(void **state)
+{
+    (void)state;
+    expect(0x0f, true, "2/0 0/1 1/1 3/0", 3, 2);
+    expect(0x2a, true, "3/0 5/0 1/1", 3, 2);
+    expect(0x38, true, "3/0 4/0 5/0", 2, 1);
+    expect(0x02, false, "1/0", 1, 1);
+}
+
+static void a_machine_of_one_kind_has_no_second(void **state)
+{
+    (void)state;
+    expect(0x03, true, "0/1 1/1", 2, 1);
+}
+
+static void what_nobody_knows_is_counted(void **state)
+{
+    (void)state;
+    cpu_set_t set;
+    fl_cores c;
+    CPU_ZERO(&set);
+    for (int i = 3; i < 8; i++) CPU_SET(i, &set);
+    fl_cores_list(&c, &set, "this is no machine");
+    assert_int_equal(c.n_cores, 5);
+    assert_int_equal(c.n_cpus, 0);
+    assert_int_equal(c.n_kinds, 1);
+    fl_cores_list(&c, NULL, "this is no machine");
+    assert_true(c.n_cores >= 1);
+}
+
+static void this_machine_lists_each_allowed_processor_once(void **state)
+{
+    (void)state;
+    cpu_set_t set, listed;
+    fl_cores c;
+    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
+    fl_cores_list(&c, &set, NULL);
+    assert_true(c.n_cores >= 1 && c.n_cores <= CPU_COUNT(&set));
+    CPU_ZERO(&listed);
+    for (int i = 0; i < c.n_cpus; i++) CPU_SET(c.cpu[i].id, &listed);
+    assert_int_equal(CPU_COUNT(&listed), c.n_cpus);
+    if (c.n_cpus > 0) assert_true(CPU_EQUAL(&listed, &set));
+}
+
+/* ---- quotas ---- */
+
+static char *dir;
+
+static int setup(void **state)
+{
+    (void)state;
+    dir = fl_tmp_make();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fl_tmp_remove(dir);
+    return 0;
+}
+
+static void put(const char *name, const char *s)
+{
+    char *path = fl_tmp_path(dir, name);
+    fl_tmp_write(path, s, strlen(s));
+    free(path);
+}
+
+static void make_folder(const char *name)
+{
+    char *path = fl_tmp_path(dir, name);
+    assert_int_equal(mkdir(path, 0755), 0);
+    free(path);
+}
+
+static int quota(void)
+{
+    char *of_process = fl_tmp_path(dir, "groups");
+    const int n = fl_cores_quota(of_process, dir);
+    free(of_process);
+    return n;
+}
+
+static void the_smallest_quota_of_all_groups_counts(void **state)
+{
+    (void)state;
+    assert_int_equal(quota(), 0); /* no groups at all */
+    put("groups", "7:cpu:/elsewhere\n0::/a/b\n");
+    assert_int_equal(quota(), 0);
+    make_folder("a");
+    make_folder("a/b");
+    put("a/b/cpu.max", "max 100000\n");
+    assert_int_equal(quota(), 0);
+    put("a/cpu.max", "250000 100000\n");
+    assert_int_equal(quota(), 3);
+    put("a/b/cpu.max", "100000 100000\n");
+    assert_int_equal(quota(), 1);
+    put("a/b/cpu.max", "400000 100000\n");
+    assert_int_equal(quota(), 3);
+    put("cpu.max", "150000 100000\n");
+    assert_int_equal(quota(), 2);
+    put("groups", "0::/\n");
+    assert_int_equal(quota(), 2);
+    put("groups", "3:cpu:/a\n");
+    assert_int_equal(quota(), 0);
+}
+
+static void nonsense_is_no_limit(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"", "x y", "-5 100000", "1000 0", "99999999999999 1", "5"};
+    put("groups", "0::/\n");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        put("cpu.max", bad[i]);
+        assert_int_equal(quota(), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strong_cores_come_first_and_threads_of_a_core_apart),
+        cmocka_unit_test(only_what_is_allowed_is_listed),
+        cmocka_unit_test(a_machine_of_one_kind_has_no_second),
+        cmocka_unit_test(what_nobody_knows_is_counted),
+        cmocka_unit_test(this_machine_lists_each_allowed_processor_once),
+        cmocka_unit_test(the_smallest_quota_of_all_groups_counts),
+        cmocka_unit_test(nonsense_is_no_limit),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
