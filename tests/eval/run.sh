@@ -5,6 +5,7 @@
 #   invariance   the same text for every placement, threads and chunk
 #   speculation  the same 1,000 tokens from AR and speculation
 #   auto         the same text under load, and speed beside the best mode
+#   sizes        budgets of bytes met by quantize --size, and what they lose
 #   loss         by rounding, by the type of the KV cache, and the figures for option H
 #                (quant/FORMAT.md)
 #   all          all of these; without PART all but loss
@@ -27,7 +28,7 @@ quiet_step() {
 part=${2:-default}
 wanted() { [ "$part" = "$1" ] || [ "$part" = all ] || { [ "$part" = default ] && [ "$1" != loss ]; }; }
 case $part in
-modes | invariance | speculation | auto | loss | all | default) ;;
+modes | invariance | speculation | auto | sizes | loss | all | default) ;;
 *) echo "$part: no such part"; exit 2 ;;
 esac
 
@@ -41,6 +42,7 @@ fi
 wanted invariance && step "$b/tests/eval/invariance" "$q4" "$prompts"
 wanted speculation && quiet_step "$b/tests/eval/speculation" "$model" "$prompts"
 wanted auto && quiet_step "$b/tests/eval/auto" "$q4" "$prompts"
+wanted sizes && quiet_step python3 tests/eval/sizes.py "$b/fourleaf" "$model" "$prompts" "$b"
 if wanted loss; then
     quiet_step "$b/tests/eval/quant_loss" "$model" "$prompts" "$b"
     quiet_step "$b/tests/eval/kv_loss" "$model" "$prompts"
