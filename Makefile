@@ -61,7 +61,7 @@ EVAL_SHARED := tests/eval/common.c tests/eval/distributions.c
 EVAL  := $(patsubst %.c,$(B)/%,$(filter-out $(EVAL_SHARED),$(wildcard tests/eval/*.c)))
 BENCH := $(patsubst %.c,$(B)/%,$(if $(SMALL),bench/kernels.c bench/io.c,$(wildcard bench/*.c)))
 # These want a file to write or to measure: make bench only builds them.
-BENCH_ASKED := $(B)/bench/synth
+BENCH_ASKED := $(B)/bench/synth $(B)/bench/model
 # What measurements share; an archive, so that each links only what it uses.
 BENCH_LIB := $(if $(SMALL),,$(B)/bench/libbench.a)
 BENCH_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard bench/support/*.c) \
@@ -115,7 +115,7 @@ $(B)/tests/%: tests/%.c $(SUPPORT) $(BENCH_LIB) $(LIB)
 $(EVAL): $(B)/tests/eval/%: tests/eval/%.c $(EVAL_SHARED:%.c=$(B)/%.o) $(BENCH_LIB) $(LIB)
 	$(if $(V),,@echo "LD $@")
 	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -o $@ $< $(EVAL_SHARED:%.c=$(B)/%.o) $(BENCH_LIB) $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
-$(B)/tests/bench/test_synth: $(B)/bench/synth
+$(B)/tests/bench/test_programs: $(BENCH_ASKED)
 $(B)/tests/support/%.o: ALL_CFLAGS += -UNDEBUG
 $(B)/tests/fuzz/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay.c $(LIB)
 	@mkdir -p $(@D)

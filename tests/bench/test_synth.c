@@ -1,18 +1,13 @@
 /* The synthetic models of bench/synth: they load, compute the same whatever the threads, and route
  * as they promise. */
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "bench/support/reuse.h"
 #include "bench/support/synth.h"
-#include "runtime/base/file.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 #include "tests/support/kern.h"
 #include "tests/support/test.h"
-#include "tests/support/tmp.h"
 
 static const char trace_path[] = "tests/clover_tiny/traces/128e/experts.npy";
 
@@ -113,70 +108,6 @@ static void random_blocks_have_the_spread(void **state)
     for (int j = 0; j < 256; j++) assert_true(v[j] * (j & 1 ? -1 : 1) > 0.99f);
 }
 
-/* ---- the program ---- */
-
-/* Its exit status; *errors gets standard error. */
-static int call(const char *words, char **errors)
-{
-    char self[4096], command[8192];
-    fl_err err = {0};
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    assert_true(n > 0);
-    self[n] = 0;
-    for (int up = 0; up < 3; up++) *strrchr(self, '/') = 0;
-    snprintf(command, sizeof command, "cd '%s' && '%s/bench/synth' %s >out 2>err", fl_files.dir,
-             self, words);
-    const int rc = system(command);
-    char *path = fl_tmp_path(fl_files.dir, "err");
-    assert_true(WIFEXITED(rc));
-    ASSERT_OK(fl_file_load(path, 1 << 20, errors, NULL, &err));
-    free(path);
-    return WEXITSTATUS(rc);
-}
-
-static void options_are_checked(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *words, *expect;
-        int rc;
-    } bad[] = {{"", "one output file is expected", 2},
-               {"a.gguf b.gguf", "one output file is expected", 2},
-               {"a.gguf --layer-count 2", "an option is wrong", 2},
-               {"a.gguf --shape huge", "expected 35b or tiny", 2},
-               {"a.gguf --arch llama", "expected qwen35moe or clover_moe", 2},
-               {"a.gguf --layers two", "--layers two: expected a number", 2},
-               {"a.gguf --layers 0", "the number of layers is 0", 2},
-               {"a.gguf --shape tiny --experts 7", "expected 8 to", 2},
-               {"a.gguf --shape tiny --vocab 100", "the vocabulary is 100", 2},
-               {"a.gguf --trace none.npy", "none.npy", 1},
-               {"a.gguf --trace err", "no NumPy file", 1},
-               {"missing/a.gguf --shape tiny", "missing", 1}};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        char *errors;
-        const int rc = call(bad[i].words, &errors);
-        if (rc != bad[i].rc || !strstr(errors, bad[i].expect))
-            fail_msg("%s: exit %d: %s", bad[i].words, rc, errors);
-        free(errors);
-    }
-}
-
-static void the_program_prints_the_routing(void **state)
-{
-    (void)state;
-    char *errors, *out;
-    fl_err err = {0};
-    const int rc = call("m.gguf --shape tiny --layers 1 --experts 32 --passes 2", &errors);
-    if (rc != 0) fail_msg("exit %d: %s", rc, errors);
-    free(errors);
-    char *path = fl_tmp_path(fl_files.dir, "out");
-    ASSERT_OK(fl_file_load(path, 1 << 20, &out, NULL, &err));
-    assert_non_null(strstr(out, "2 passes of 32 rows: "));
-    assert_non_null(strstr(out, "distinct experts a layer"));
-    free(path);
-    free(out);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,8 +115,6 @@ int main(void)
         cmocka_unit_test(rows_go_where_the_trace_went),
         cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(random_blocks_have_the_spread),
-        cmocka_unit_test(options_are_checked),
-        cmocka_unit_test(the_program_prints_the_routing),
     };
     return cmocka_run_group_tests(tests, fl_files_setup, fl_files_teardown);
 }

@@ -6,10 +6,11 @@
 #   4. compares our quantizer with llama.cpp's (its tools are a second build, about ten minutes)
 # usage: tests/peers/run.sh [STEP...]
 #        setup goldens blocks transformers tokenizers converter llama block tools perplexity quant
-#        without a step: all of them. Ends with "N passed, N failed".
-#        Only when asked for, since they need 45 and 8 GB of disk for a synthetic checkpoint, which is
-#        removed again: rate (weights per second and memory of quantize beside llama.cpp's) and
-#        memory (importance under a cap).
+#        without a step: all of these. Ends with "N passed, N failed".
+#        Only when asked for, since they need 45, 8 and 5 GB of disk for a synthetic model, which is
+#        removed again: rate (weights per second and memory of quantize beside llama.cpp's), memory
+#        (importance under a cap) and speed (tokens per second beside llama.cpp's, which takes tools
+#        and tools_avx2; raw samples in build/peers/speed.jsonl; half an hour without other work).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 work=$PWD/build/peers
@@ -55,6 +56,16 @@ tools() {
         cmake --build "$kept/llama-tools" -j "$(nproc)" --target llama-quantize llama-imatrix \
             llama-perplexity llama-bench >>"$kept/llama-tools.log" 2>&1 ||
         { tail -n 30 "$kept/llama-tools.log"; return 1; }
+}
+
+# The same for a CPU with AVX2 at most: the build of setup has these flags already.
+tools_avx2() {
+    [ -x "$llama_build/bin/llama-bench" ] && [ -x "$llama_build/bin/llama-perplexity" ] && return 0
+    cmake -S "$source_dir/vendor/llama.cpp" -B "$llama_build" -DLLAMA_BUILD_TOOLS=ON \
+        -DLLAMA_BUILD_APP=OFF >>"$kept/llama.log" 2>&1 &&
+        cmake --build "$llama_build" -j "$(nproc)" --target llama-perplexity llama-bench \
+            >>"$kept/llama.log" 2>&1 ||
+        { tail -n 30 "$kept/llama.log"; return 1; }
 }
 
 setup() {
@@ -107,6 +118,16 @@ rate() {
     "$venv/bin/python" tests/peers/quantize_rate.py "$work/big" "$work/rate" \
         "$tools_bin/llama-quantize" || failed=1
     rm -rf "$work/big" "$work/rate"
+    return $failed
+}
+
+speed() {
+    local model=${SPEED_MODEL:-$work/speed.gguf} failed=0
+    make build/release/bench/synth build/release/bench/model || return 1
+    [ -e "$model" ] || build/release/bench/synth "$model" || return 1
+    "$venv/bin/python" tests/peers/compare_speed.py "$model" build/release/bench/model \
+        "$work/speed.jsonl" native="$tools_bin" avx2="$llama_build/bin" || failed=1
+    [ -n "${SPEED_MODEL:-}" ] || rm -f "$model"
     return $failed
 }
 
