@@ -192,7 +192,7 @@ static void call_attention(void *arg, int sample)
 {
     vectors *v = arg;
     (void)sample;
-    v->k->attention(&v->attn);
+    v->k->attention(&v->attn, v->y, 0);
 }
 
 static void bench_vectors(const fl_kernels *k)
@@ -231,7 +231,8 @@ static void bench_vectors(const fl_kernels *k)
                   (int64_t)rows * 4 * DIM * DIM};
         measure(&l, call_gdn, &v);
     }
-    float *q = floats(HEADS * HEAD, 1.0f), *out = floats(HEADS * HEAD, 1.0f);
+    const int64_t n_keys = KEYS;
+    float *q = floats(HEADS * HEAD, 1.0f);
     float *values = floats(2 * KEYS * HEAD, 1.0f);
     uint8_t *kv = take((size_t)2 * KEYS * HEAD * sizeof(float));
     static const uint32_t types[] = {FL_TYPE_F16, FL_TYPE_Q8_0, FL_TYPE_F32};
@@ -239,12 +240,21 @@ static void bench_vectors(const fl_kernels *k)
         const fl_type_info *t = fl_type_get(types[i]);
         const int64_t bytes = (int64_t)fl_type_row_bytes(types[i], KEYS * HEAD);
         t->quantize(values, kv, 2 * KEYS * HEAD);
-        v.attn = (fl_attn_args){q, HEADS, HEAD, kv, kv + bytes, HEAD, types[i], KEYS, 0.0625f, out};
+        v.attn = (fl_attn_args){.q = q,
+                                .n_rows = 1,
+                                .n_q = HEADS,
+                                .head_dim = HEAD,
+                                .k = kv,
+                                .v = kv + bytes,
+                                .kv_stride = HEAD,
+                                .kv_type = types[i],
+                                .n_keys = &n_keys,
+                                .scale = 0.0625f};
         line l = {
             "attention", t->name, k->name, "cache", 1, 2 * bytes, (int64_t)2 * KEYS * HEAD * HEADS};
         measure(&l, call_attention, &v);
     }
-    void *all[] = {v.a, v.b, v.c, v.y, v.act, s, qkv, o, gate, q, out, kv, values};
+    void *all[] = {v.a, v.b, v.c, v.y, v.act, s, qkv, o, gate, q, kv, values};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 

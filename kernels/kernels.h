@@ -13,19 +13,28 @@ typedef struct fl_mat {
     float scale;   /* the file's optional ".scale" companion, else 1; multiplies the result */
 } fl_mat;
 
-/* Keys and values of one layer's cache: [n_ctx][n_kv][head_dim], type F16, Q8_0 or F32. For Q8_0
- * head_dim and kv_stride are multiples of 32, and k and v stand at a block's first byte. */
+/* Attention of n_rows rows, each the n_q query heads that share one kv head, over the keys and
+ * values of one layer's cache: [n_ctx][n_kv][head_dim], type F16, Q8_0 or F32. For Q8_0 head_dim
+ * and kv_stride are multiples of 32, and k and v stand at a block's first byte. */
 typedef struct fl_attn_args {
-    const float *q;    /* [n_q][head_dim] rotated queries that share one kv head */
-    int n_q;           /* query heads per kv head */
-    int head_dim;      /* multiple of 16 */
-    const void *k, *v; /* this kv head's first row */
-    int64_t kv_stride; /* elements between two rows of k or v */
-    uint32_t kv_type;  /* FL_TYPE_F16, FL_TYPE_Q8_0 or FL_TYPE_F32 */
-    int64_t n_keys;    /* keys seen by this row: 0 .. n_keys-1 */
-    float scale;       /* 1/sqrt(head_dim) */
-    float *out;        /* [n_q][head_dim] */
+    const float *q; /* [n_rows] rows q_stride floats apart: [n_q][head_dim], rotated */
+    int64_t q_stride;
+    int n_rows;
+    int n_q;               /* query heads per kv head */
+    int head_dim;          /* multiple of 16 */
+    const void *k, *v;     /* this kv head's first row */
+    int64_t kv_stride;     /* elements between two rows of k or v */
+    uint32_t kv_type;      /* FL_TYPE_F16, FL_TYPE_Q8_0 or FL_TYPE_F32 */
+    const int64_t *n_keys; /* [n_rows] keys seen by each row: 0 .. n_keys-1; at least 1 */
+    float scale;           /* 1/sqrt(head_dim) */
 } fl_attn_args;
+
+/* A softmax that is not finished: the rows' heads over some chunks of keys. */
+typedef struct fl_attn_part {
+    float *max, *sum; /* [rows][ld]; sum 0: no keys yet */
+    float *out;       /* [rows][ld][head_dim]; not to be read where sum is 0 */
+    int64_t ld;       /* heads between two rows */
+} fl_attn_part;
 
 /* One value head's gated delta rule over T rows (base-model: decay, read, delta, write, output).
  * S is [dk][dv] float32, updated in place. Rows are `*_stride` floats apart. With strict = 1 the
@@ -48,6 +57,8 @@ typedef struct fl_gdn_args {
 
 /* Keys per partial softmax; chunk c holds the keys 256 c .. 256 c + 255. */
 #define FL_ATTN_CHUNK 256
+/* Query heads of all rows that one reading of the cache serves; a call with more reads it again. */
+#define FL_ATTN_HEADS 32
 
 /* Pure functions: no allocation, no global state, safe from any thread. All give the same bits
  * on every tier (quant/FORMAT.md); none may alias output with input unless said. */
@@ -83,9 +94,14 @@ typedef struct fl_kernels {
      * e may be NULL. No term of a softmax is lost: max is the largest x. */
     double (*exp_sum)(const float *x, int64_t n, float max, float *e);
     void (*gdn_scan)(const fl_gdn_args *a);
-    /* Softmax attention of one row: keys in fixed chunks of 256 by absolute index, the partial
-     * (max, sum, out) of the chunks combined in ascending order (FORMAT.md, L6). */
-    void (*attention)(const fl_attn_args *a);
+    /* Softmax attention: keys in fixed chunks of 256 by absolute index, the partial (max, sum, out)
+     * of the chunks combined in ascending order (FORMAT.md, L6). out: rows out_stride apart. */
+    void (*attention)(const fl_attn_args *a, float *out, int64_t out_stride);
+    /* The partial softmax of one chunk; `to` has n_rows rows, n_q heads of each are written. */
+    void (*attention_chunk)(const fl_attn_args *a, int64_t chunk, const fl_attn_part *to);
+    /* Combines row 0's first n_heads of `part`, which stands behind all of `run`, into `run`. */
+    void (*attention_join)(const fl_attn_part *run, const fl_attn_part *part, int n_heads,
+                           int head_dim);
 } fl_kernels;
 
 /* Fills with the C reference, then lets each tier that this CPU has (and that is not above

@@ -1,5 +1,6 @@
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 #include "kernels/ref/ref.h"
 #include "quant/blocks.h"
@@ -18,11 +19,20 @@ static void load16(const void *base, uint32_t type, int64_t at, float out[16])
     for (int i = 0; i < 16; i++) out[i] = load(base, type, at + i);
 }
 
+bool fl_attn_fits(const fl_attn_args *a)
+{
+    for (int r = 0; r < a->n_rows; r++) {
+        if (a->n_keys[r] < 1) return false;
+    }
+    if (a->kv_type == FL_TYPE_Q8_0) return a->head_dim % 32 == 0 && a->kv_stride % 32 == 0;
+    return a->head_dim % 16 == 0 && (a->kv_type == FL_TYPE_F16 || a->kv_type == FL_TYPE_F32);
+}
+
 /* Scores of one chunk become exp(score - max); gives their sum and the maximum. */
 static float chunk_weights(const fl_attn_args *a, const float *q, int64_t first, int n, float *p,
                            float *max)
 {
-    float top = 0.0f, lanes[16] = {0};
+    float top = -INFINITY, lanes[16] = {0};
     for (int j = 0; j < n; j++) {
         float dot[16] = {0}, k[16];
         for (int d = 0; d < a->head_dim; d += 16) {
@@ -30,7 +40,7 @@ static float chunk_weights(const fl_attn_args *a, const float *q, int64_t first,
             fl_law_lanes_add(dot, q + d, k, 16);
         }
         p[j] = fl_law_lanes_sum(dot) * a->scale;
-        top = j == 0 || p[j] > top ? p[j] : top;
+        top = p[j] > top ? p[j] : top;
     }
     for (int j = 0; j < n; j++) {
         p[j] = fl_law_exp(p[j] - top);
@@ -40,21 +50,35 @@ static float chunk_weights(const fl_attn_args *a, const float *q, int64_t first,
     return fl_law_lanes_sum(lanes);
 }
 
-static void one_head(const fl_attn_args *a, const float *q, float *out)
+/* Sixteen dimensions of the chunk's weighted values. */
+static void weighted(const fl_attn_args *a, const float *p, int64_t first, int n, int d,
+                     float o[16])
+{
+    float v[16];
+    memset(o, 0, 16 * sizeof *o);
+    for (int j = 0; j < n; j++) {
+        load16(a->v, a->kv_type, (first + j) * a->kv_stride + d, v);
+        for (int i = 0; i < 16; i++) o[i] = fmaf(p[j], v[i], o[i]);
+    }
+}
+
+static int keys_in_chunk(int64_t n_keys, int64_t first)
+{
+    const int64_t left = n_keys - first;
+    return left < 0 ? 0 : left < FL_ATTN_CHUNK ? (int)left : FL_ATTN_CHUNK;
+}
+
+static void one_head(const fl_attn_args *a, const float *q, int64_t n_keys, float *out)
 {
     float max = 0.0f, sum = 0.0f;
-    for (int64_t first = 0; first < a->n_keys; first += FL_ATTN_CHUNK) {
-        int64_t left = a->n_keys - first;
-        int n = left < FL_ATTN_CHUNK ? (int)left : FL_ATTN_CHUNK;
+    for (int64_t first = 0; first < n_keys; first += FL_ATTN_CHUNK) {
+        const int n = keys_in_chunk(n_keys, first);
         float p[FL_ATTN_CHUNK], m, l = chunk_weights(a, q, first, n, p, &m);
         float top = first == 0 || m > max ? m : max;
         float keep = first == 0 ? 0.0f : fl_law_exp(max - top), add = fl_law_exp(m - top);
         for (int d = 0; d < a->head_dim; d += 16) {
-            float o[16] = {0}, v[16];
-            for (int j = 0; j < n; j++) {
-                load16(a->v, a->kv_type, (first + j) * a->kv_stride + d, v);
-                for (int i = 0; i < 16; i++) o[i] = fmaf(p[j], v[i], o[i]);
-            }
+            float o[16];
+            weighted(a, p, first, n, d, o);
             for (int i = 0; i < 16; i++)
                 out[d + i] = first == 0 ? o[i] : fmaf(add, o[i], keep * out[d + i]);
         }
@@ -64,11 +88,53 @@ static void one_head(const fl_attn_args *a, const float *q, float *out)
     for (int d = 0; d < a->head_dim; d++) out[d] = out[d] / sum;
 }
 
-void fl_ref_attention(const fl_attn_args *a)
+void fl_ref_attention(const fl_attn_args *a, float *out, int64_t out_stride)
 {
-    assert(a->n_keys > 0 && a->head_dim % 16 == 0);
-    assert(a->kv_type == FL_TYPE_F16 || a->kv_type == FL_TYPE_Q8_0 || a->kv_type == FL_TYPE_F32);
-    assert(a->kv_type != FL_TYPE_Q8_0 || (a->head_dim % 32 == 0 && a->kv_stride % 32 == 0));
-    for (int h = 0; h < a->n_q; h++)
-        one_head(a, a->q + (int64_t)h * a->head_dim, a->out + (int64_t)h * a->head_dim);
+    assert(fl_attn_fits(a));
+    for (int r = 0; r < a->n_rows; r++) {
+        for (int h = 0; h < a->n_q; h++) {
+            const int64_t at = (int64_t)h * a->head_dim;
+            one_head(a, a->q + r * a->q_stride + at, a->n_keys[r], out + r * out_stride + at);
+        }
+    }
+}
+
+void fl_ref_attention_chunk(const fl_attn_args *a, int64_t chunk, const fl_attn_part *to)
+{
+    assert(fl_attn_fits(a));
+    const int64_t first = chunk * FL_ATTN_CHUNK;
+    for (int r = 0; r < a->n_rows; r++) {
+        for (int h = 0; h < a->n_q; h++) {
+            const int64_t at = r * to->ld + h;
+            const float *q = a->q + r * a->q_stride + (int64_t)h * a->head_dim;
+            const int n = keys_in_chunk(a->n_keys[r], first);
+            float p[FL_ATTN_CHUNK];
+            to->sum[at] = n == 0 ? 0.0f : chunk_weights(a, q, first, n, p, &to->max[at]);
+            for (int d = 0; n > 0 && d < a->head_dim; d += 16)
+                weighted(a, p, first, n, d, to->out + at * a->head_dim + d);
+        }
+    }
+}
+
+static void join_head(const fl_attn_part *run, const fl_attn_part *part, int h, int head_dim)
+{
+    float *out = run->out + (int64_t)h * head_dim;
+    const float *o = part->out + (int64_t)h * head_dim, max = run->max[h], m = part->max[h];
+    if (part->sum[h] == 0.0f) return;
+    if (run->sum[h] == 0.0f) {
+        run->max[h] = m;
+        run->sum[h] = part->sum[h];
+        memcpy(out, o, (size_t)head_dim * sizeof *out);
+        return;
+    }
+    const float top = m > max ? m : max, keep = fl_law_exp(max - top), add = fl_law_exp(m - top);
+    for (int d = 0; d < head_dim; d++) out[d] = fmaf(add, o[d], keep * out[d]);
+    run->sum[h] = fmaf(add, part->sum[h], keep * run->sum[h]);
+    run->max[h] = top;
+}
+
+void fl_ref_attention_join(const fl_attn_part *run, const fl_attn_part *part, int n_heads,
+                           int head_dim)
+{
+    for (int h = 0; h < n_heads; h++) join_head(run, part, h, head_dim);
 }

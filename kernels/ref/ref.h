@@ -20,10 +20,16 @@ void fl_ref_conv4_silu(const float *const row[4], const float *w, int64_t n, flo
 void fl_ref_axpy(float a, const float *x, int64_t n, float *y);
 double fl_ref_exp_sum(const float *x, int64_t n, float max, float *e);
 void fl_ref_gdn_scan(const fl_gdn_args *a);
-void fl_ref_attention(const fl_attn_args *a);
+void fl_ref_attention(const fl_attn_args *a, float *out, int64_t out_stride);
+void fl_ref_attention_chunk(const fl_attn_args *a, int64_t chunk, const fl_attn_part *to);
+void fl_ref_attention_join(const fl_attn_part *run, const fl_attn_part *part, int n_heads,
+                           int head_dim);
 
 /* Promise of mul_law and mul_float: rows inside the matrix, a readable type of the right law and
  * whole blocks. Asserted by every tier. */
 bool fl_mat_fits(const fl_mat *w, int64_t n0, int64_t n1, bool law);
+
+/* The same of the attention entries: keys for every row, a type that caches have. */
+bool fl_attn_fits(const fl_attn_args *a);
 
 #endif

@@ -67,5 +67,7 @@ void fl_kernels_ref(fl_kernels *k)
         .exp_sum = fl_ref_exp_sum,
         .gdn_scan = fl_ref_gdn_scan,
         .attention = fl_ref_attention,
+        .attention_chunk = fl_ref_attention_chunk,
+        .attention_join = fl_ref_attention_join,
     };
 }

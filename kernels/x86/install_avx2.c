@@ -15,4 +15,6 @@ void fl_kernels_avx2(fl_kernels *k)
     k->exp_sum = fl_avx2_exp_sum;
     k->gdn_scan = fl_avx2_gdn_scan;
     k->attention = fl_avx2_attention;
+    k->attention_chunk = fl_avx2_attention_chunk;
+    k->attention_join = fl_avx2_attention_join;
 }

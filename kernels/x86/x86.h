@@ -24,13 +24,20 @@ void fl_avx2_conv4_silu(const float *const row[4], const float *w, int64_t n, fl
 void fl_avx2_axpy(float a, const float *x, int64_t n, float *y);
 double fl_avx2_exp_sum(const float *x, int64_t n, float max, float *e);
 void fl_avx2_gdn_scan(const fl_gdn_args *a);
-void fl_avx2_attention(const fl_attn_args *a);
+void fl_avx2_attention(const fl_attn_args *a, float *out, int64_t out_stride);
+void fl_avx2_attention_chunk(const fl_attn_args *a, int64_t chunk, const fl_attn_part *to);
+void fl_avx2_attention_join(const fl_attn_part *run, const fl_attn_part *part, int n_heads,
+                            int head_dim);
 
 void fl_avxvnni_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                         float *y, int64_t ldy);
 void fl_avx512vnni_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                            float *y, int64_t ldy);
 void fl_avx512vnni_gdn_scan(const fl_gdn_args *a);
+void fl_avx512vnni_attention(const fl_attn_args *a, float *out, int64_t out_stride);
+void fl_avx512vnni_attention_chunk(const fl_attn_args *a, int64_t chunk, const fl_attn_part *to);
+void fl_avx512vnni_attention_join(const fl_attn_part *run, const fl_attn_part *part, int n_heads,
+                                  int head_dim);
 void fl_amx_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows, float *y,
                     int64_t ldy);
 

@@ -38,7 +38,12 @@ typedef struct attn_run {
     const fl_pass *p;
     const fl_layer_weights *w;
     int layer;
-    int first; /* row of task 0 */
+    int first; /* row of keys_task 0 */
+    int group; /* rows of a task */
+    /* Keys shared out among threads: chunks [chunk, chunk + window) at a time. */
+    int64_t chunk;
+    int window;
+    bool last; /* no chunk stands behind the window */
 } attn_run;
 
 /* Norms and rotates the keys of one row and puts them and its values into the cache. The softmax
@@ -78,40 +83,135 @@ static void head_task(void *arg, int t, int worker)
     keys_task(arg, t, worker);
 }
 
-/* One row and one key-value head: all query heads that share it, then their gates. */
+/* Keys that row t sees. Row 0 of the MTP block's cache is not used. */
+static int64_t row_keys(const attn_run *r, int t)
+{
+    const fl_pass *p = r->p;
+    const int rows = t < p->n_write || p->held ? t + 1 : p->n_rows;
+    return p->at + rows - (r->layer == p->hp->n_layer);
+}
+
+/* The query heads of kv head `kv`, rows t .. t + n - 1; n_keys has room for their keys. */
+static fl_attn_args row_args(const attn_run *r, int kv, int t, int n, int64_t *n_keys)
+{
+    const fl_hparams *hp = r->p->hp;
+    const fl_state *st = r->p->state;
+    const int64_t hd = hp->head_dim, group = hp->n_head / hp->n_head_kv;
+    const int64_t skip = r->layer == hp->n_layer;
+    const uint64_t head_at = (uint64_t)skip * fl_state_kv_row_bytes(st) +
+                             fl_type_row_bytes(st->kv_type, (uint64_t)(kv * hd));
+    for (int i = 0; i < n; i++) n_keys[i] = row_keys(r, t + i);
+    return (fl_attn_args){.q = r->p->buf->attn.q + (t * hp->n_head + kv * group) * hd,
+                          .q_stride = hp->n_head * hd,
+                          .n_rows = n,
+                          .n_q = (int)group,
+                          .head_dim = (int)hd,
+                          .k = (const uint8_t *)st->k[r->layer] + head_at,
+                          .v = (const uint8_t *)st->v[r->layer] + head_at,
+                          .kv_stride = st->kv_row,
+                          .kv_type = st->kv_type,
+                          .n_keys = n_keys,
+                          .scale = 1.0f / sqrtf((float)hd)};
+}
+
+/* The gates of row t's query heads that share kv head `kv`. */
+static void gate_heads(const attn_run *r, int kv, int t)
+{
+    const fl_hparams *hp = r->p->hp;
+    const fl_attn_buffers *b = &r->p->buf->attn;
+    const int hd = hp->head_dim, group = hp->n_head / hp->n_head_kv;
+    for (int h = kv * group; h < (kv + 1) * group; h++) {
+        const int64_t at = (int64_t)t * hp->n_head + h;
+        float *out = b->out + at * hd;
+        const float *gate = b->qg + (2 * at + 1) * hd;
+        r->p->exec->k.sigmoid_mul(out, gate, hd, out);
+        if (!all_finite(b->q + at * hd, hd) || !all_finite(gate, hd)) out[0] = NAN;
+    }
+}
+
+/* A group of rows and one key-value head. Late rows see the most keys; they go first so that the
+ * pool ends evenly. */
 static void attend_task(void *arg, int task, int worker)
 {
     const attn_run *r = arg;
     const fl_hparams *hp = r->p->hp;
-    const fl_state *st = r->p->state;
-    const fl_attn_buffers *b = &r->p->buf->attn;
-    const int hd = hp->head_dim, group = hp->n_head / hp->n_head_kv;
-    /* Late rows see the most keys; they go first so that the pool ends evenly. */
-    const int t = r->p->n_rows - 1 - task / hp->n_head_kv, kv = task % hp->n_head_kv;
-    const int64_t at = ((int64_t)t * hp->n_head + (int64_t)kv * group) * hd;
-    const uint64_t row = fl_state_kv_row_bytes(st);
-    /* Row 0 of the MTP block's cache is not used. */
-    const int64_t skip = r->layer == hp->n_layer;
-    const uint64_t head_at =
-        (uint64_t)skip * row + fl_type_row_bytes(st->kv_type, (uint64_t)(kv * hd));
+    const int kv = task % hp->n_head_kv, end = r->p->n_rows - task / hp->n_head_kv * r->group;
+    const int t = end > r->group ? end - r->group : 0, n = end - t;
+    int64_t n_keys[FL_ATTN_HEADS];
+    const fl_attn_args a = row_args(r, kv, t, n, n_keys);
+    const int64_t at = (a.q - r->p->buf->attn.q);
     (void)worker;
-    const fl_attn_args a = {.q = b->q + at,
-                            .n_q = group,
-                            .head_dim = hd,
-                            .k = (const uint8_t *)st->k[r->layer] + head_at,
-                            .v = (const uint8_t *)st->v[r->layer] + head_at,
-                            .kv_stride = st->kv_row,
-                            .kv_type = st->kv_type,
-                            .n_keys = r->p->at - skip +
-                                      (t < r->p->n_write || r->p->held ? t + 1 : r->p->n_rows),
-                            .scale = 1.0f / sqrtf((float)hd),
-                            .out = b->out + at};
-    r->p->exec->k.attention(&a);
-    for (int h = 0; h < group; h++) {
-        float *out = b->out + at + (int64_t)h * hd;
-        const float *gate = b->qg + (((int64_t)t * hp->n_head + kv * group + h) * 2 + 1) * hd;
-        r->p->exec->k.sigmoid_mul(out, gate, hd, out);
-        if (!all_finite(a.q + (int64_t)h * hd, hd) || !all_finite(gate, hd)) out[0] = NAN;
+    r->p->exec->k.attention(&a, r->p->buf->attn.out + at, a.q_stride);
+    for (int i = 0; i < n; i++) gate_heads(r, kv, t + i);
+}
+
+/* From head `head` of slot `slot` on. */
+static fl_attn_part part_at(const attn_run *r, int64_t slot, int head)
+{
+    const fl_hparams *hp = r->p->hp;
+    const fl_attn_buffers *b = &r->p->buf->attn;
+    const int64_t at = slot * hp->n_head + head;
+    return (fl_attn_part){b->part_max + at, b->part_sum + at, b->part_out + at * hp->head_dim,
+                          hp->n_head};
+}
+
+/* One chunk of keys, a group of rows, one key-value head; neighbours read the same chunk. */
+static void chunk_task(void *arg, int task, int worker)
+{
+    const attn_run *r = arg;
+    const fl_hparams *hp = r->p->hp;
+    const int rows = r->p->n_rows, groups = (rows + r->group - 1) / r->group;
+    const int kv = task % hp->n_head_kv, g = task / hp->n_head_kv % groups;
+    const int c = task / hp->n_head_kv / groups, t = g * r->group;
+    int64_t n_keys[FL_ATTN_HEADS];
+    const fl_attn_args a = row_args(r, kv, t, rows - t < r->group ? rows - t : r->group, n_keys);
+    const fl_attn_part to = part_at(r, (int64_t)c * rows + t, kv * a.n_q);
+    (void)worker;
+    r->p->exec->k.attention_chunk(&a, r->chunk + c, &to);
+}
+
+/* The window's chunks of one row and one key-value head, in order. */
+static void join_task(void *arg, int task, int worker)
+{
+    const attn_run *r = arg;
+    const fl_hparams *hp = r->p->hp;
+    const fl_attn_buffers *b = &r->p->buf->attn;
+    const int kv = task % hp->n_head_kv, t = task / hp->n_head_kv;
+    const int hd = hp->head_dim, group = hp->n_head / hp->n_head_kv;
+    const int64_t at = (int64_t)t * hp->n_head + kv * group;
+    const fl_attn_part run = {b->run_max + at, b->run_sum + at, b->out + at * hd, hp->n_head};
+    (void)worker;
+    for (int h = 0; r->chunk == 0 && h < group; h++) run.sum[h] = 0.0f;
+    for (int c = 0; c < r->window; c++) {
+        const fl_attn_part part = part_at(r, (int64_t)c * r->p->n_rows + t, kv * group);
+        r->p->exec->k.attention_join(&run, &part, group, hd);
+    }
+    if (!r->last) return;
+    for (int i = 0; i < group * hd; i++) run.out[i] = run.out[i] / run.sum[i / hd];
+    gate_heads(r, kv, t);
+}
+
+/* All rows and heads. Groups of rows go to the threads where there are enough of them; else
+ * chunks of keys do, so that one row over a long context keeps every thread busy. */
+static void attend(attn_run *r)
+{
+    const fl_hparams *hp = r->p->hp;
+    fl_pool *pool = r->p->exec->pool;
+    const int rows = r->p->n_rows, kv = hp->n_head_kv, threads = fl_pool_threads(pool);
+    const int fit = FL_ATTN_HEADS / (hp->n_head / kv);
+    r->group = fit > 1 ? fit : 1;
+    const int tasks = (rows + r->group - 1) / r->group * kv;
+    const int64_t chunks = (row_keys(r, rows - 1) + FL_ATTN_CHUNK - 1) / FL_ATTN_CHUNK;
+    if (threads == 1 || tasks >= 4 * threads || chunks == 1 || rows > FL_ATTN_SLOTS) {
+        fl_pool_run(pool, attend_task, r, tasks);
+        return;
+    }
+    const int64_t window = FL_ATTN_SLOTS / rows;
+    for (r->chunk = 0; r->chunk < chunks; r->chunk += window) {
+        r->last = chunks - r->chunk <= window;
+        r->window = r->last ? (int)(chunks - r->chunk) : (int)window;
+        fl_pool_run(pool, chunk_task, r, r->window * tasks);
+        fl_pool_run(pool, join_task, r, rows * kv);
     }
 }
 
@@ -120,7 +220,7 @@ void fl_attention_keys(const fl_pass *p, int layer, int first, int n)
     const fl_layer_weights *w = &p->weights->layer[layer];
     const int64_t d = p->hp->d_model, row = p->state->kv_row;
     float *k = p->buf->attn.k + first * row, *v = p->buf->attn.v + first * row;
-    attn_run r = {p, w, layer, first};
+    attn_run r = {.p = p, .w = w, .layer = layer, .first = first};
     fl_rows in = {.x = p->buf->xn + first * d, .ld = d, .cols = d, .n = n};
     const fl_linear_job proj[] = {{&w->k, k, w->k.rows}, {&w->v, v, w->v.rows}};
     if (fl_rows_prepare(p->exec, &in, p->buf->act, proj, 2))
@@ -135,7 +235,7 @@ fl_status fl_attention_forward(const fl_pass *p, int layer, fl_err *err)
     const fl_layer_weights *w = &p->weights->layer[layer];
     const fl_hparams *hp = p->hp;
     fl_buffers *b = p->buf;
-    attn_run r = {p, w, layer, 0};
+    attn_run r = {.p = p, .w = w, .layer = layer};
 
     fl_rows in = {.x = b->xn, .ld = hp->d_model, .cols = hp->d_model, .n = p->n_rows};
     const fl_linear_job proj[] = {{&w->q, b->attn.qg, w->q.rows},
@@ -147,7 +247,7 @@ fl_status fl_attention_forward(const fl_pass *p, int layer, fl_err *err)
     fl_linear_run(p->exec, proj, 3, &in);
 
     fl_pool_run(p->exec->pool, head_task, &r, p->n_rows);
-    fl_pool_run(p->exec->pool, attend_task, &r, p->n_rows * hp->n_head_kv);
+    attend(&r);
 
     const int64_t cols = (int64_t)hp->n_head * hp->head_dim;
     fl_rows mid = {.x = b->attn.out, .ld = cols, .cols = cols, .n = p->n_rows};

@@ -23,6 +23,12 @@ static void lay_attn(fl_attn_buffers *b, const fl_hparams *hp, const fl_buffers_
     b->v = FL_TAKE(a, float, (rows * kv));
     b->q = FL_TAKE(a, float, (rows * q));
     b->out = FL_TAKE(a, float, (rows * q));
+    const int64_t parts = (int64_t)FL_ATTN_SLOTS * hp->n_head;
+    b->part_max = FL_TAKE(a, float, parts);
+    b->part_sum = FL_TAKE(a, float, parts);
+    b->part_out = FL_TAKE(a, float, parts * hp->head_dim);
+    b->run_max = FL_TAKE(a, float, parts);
+    b->run_sum = FL_TAKE(a, float, parts);
     b->mtp = s->mtp ? FL_TAKE(a, float, rows * 2 * hp->d_model) : NULL;
 }
 

@@ -9,12 +9,17 @@
 /* Working memory of a forward pass, taken once at load for the largest pass (T rows). Attention,
  * GDN and MoE never run at the same time, so their parts overlap. */
 
+enum { FL_ATTN_SLOTS = 64 };
 typedef struct fl_attn_buffers {
     float *qg;    /* [T][n_head][query head_dim | gate head_dim] */
     float *k, *v; /* [T][n_head_kv][head_dim] */
     float *q;     /* [T][n_head][head_dim] normed, rotated */
     float *out;   /* [T][n_head][head_dim] */
-    float *mtp;   /* [T][2 d_model] the MTP block's input: embedding | hidden; NULL without it */
+    /* Softmaxes under way when keys are shared out among threads: [FL_ATTN_SLOTS][n_head], part_out
+     * times [head_dim]; one slot is a row in a chunk. run: the rows from chunk to chunk. */
+    float *part_max, *part_sum, *part_out;
+    float *run_max, *run_sum;
+    float *mtp; /* [T][2 d_model] the MTP block's input: embedding | hidden; NULL without it */
 } fl_attn_buffers;
 
 typedef struct fl_gdn_buffers {

@@ -193,35 +193,44 @@ static void test_gdn_cut(void **state)
     }
 }
 
+enum { MAX_ROWS = 40 };
+
 typedef struct heads {
     fl_attn_args a;
     float *q;
     void *k, *v;
+    int64_t n_keys[MAX_ROWS], n_out; /* floats of a dense output */
 } heads;
 
-static void heads_make(heads *h, int n_q, int head_dim, int64_t n_keys, uint32_t type, int kind)
+/* The first row sees n_keys keys, the others some of them. */
+static void heads_make(heads *h, int n_rows, int n_q, int head_dim, int64_t n_keys, uint32_t type,
+                       int kind)
 {
     int64_t stride = head_dim + (type == FL_TYPE_Q8_0 ? 32 : 8) * fl_rnd_below(3);
-    int64_t n = n_keys * stride;
+    int64_t n = n_keys * stride, q_stride = n_q * head_dim + fl_rnd_below(3);
     float *f = malloc((size_t)n * sizeof *f);
-    h->q = malloc((size_t)(n_q * head_dim) * sizeof(float));
+    h->q = malloc((size_t)(n_rows * q_stride) * sizeof(float));
     h->k = malloc(fl_type_row_bytes(type, (uint64_t)n));
     h->v = malloc(fl_type_row_bytes(type, (uint64_t)n));
     assert_true(f && h->q && h->k && h->v);
-    fl_rnd_floats(h->q, n_q * head_dim, 0);
+    fl_rnd_floats(h->q, n_rows * q_stride, 0);
     for (int w = 0; w < 2; w++) {
         fl_rnd_floats(f, n, kind == 3 ? 1 : kind);
         fl_type_get(type)->quantize(f, w ? h->v : h->k, n);
     }
     free(f);
+    for (int r = 0; r < n_rows; r++) h->n_keys[r] = r == 0 ? n_keys : 1 + fl_rnd_below((int)n_keys);
+    h->n_out = (int64_t)n_rows * n_q * head_dim;
     h->a = (fl_attn_args){.q = h->q,
+                          .q_stride = q_stride,
+                          .n_rows = n_rows,
                           .n_q = n_q,
                           .head_dim = head_dim,
                           .k = h->k,
                           .v = h->v,
                           .kv_stride = stride,
                           .kv_type = type,
-                          .n_keys = n_keys,
+                          .n_keys = h->n_keys,
                           .scale = kind == 3 ? 3.0f : 1.0f / sqrtf((float)head_dim)};
 }
 
@@ -234,13 +243,24 @@ static void heads_free(heads *h)
 
 static void heads_run(const heads *h, const fl_kernels *k, float *out)
 {
-    fl_attn_args a = h->a;
-    a.out = out;
-    k->attention(&a);
+    k->attention(&h->a, out, (int64_t)h->a.n_q * h->a.head_dim);
 }
 
 static const int keys[] = {1, 2, 15, 16, 17, 40, 255, 256, 257, 300, 512, 530, 769};
 enum { N_KEYS = sizeof keys / sizeof *keys };
+
+static const uint32_t kv_types[] = {FL_TYPE_F16, FL_TYPE_Q8_0, FL_TYPE_F32};
+
+/* Case c of N_KEYS * 6 over the numbers of keys, types and characters of data. */
+static void heads_case(heads *h, int c)
+{
+    const uint32_t type = kv_types[c % 3];
+    const int kind = c % 6 >= 3 ? 3 : c % 5 == 0 ? 4 : 0;
+    int dim = fl_rnd_below(3) ? 16 * (1 + fl_rnd_below(9)) : c % 4 == 0 ? 528 : 256;
+    if (keys[c / 6] > 300) dim = 48;
+    if (type == FL_TYPE_Q8_0) dim = (dim + 31) / 32 * 32;
+    heads_make(h, 1 + fl_rnd_below(6), 1 + fl_rnd_below(9), dim, keys[c / 6], type, kind);
+}
 
 static void test_attention_tiers(void **state)
 {
@@ -249,22 +269,101 @@ static void test_attention_tiers(void **state)
     int n_tiers = fl_tiers_present(tier);
     if (n_tiers == 0) skip();
     assert_true(fl_kernels_init(&ref, "reference"));
-    static const uint32_t types[] = {FL_TYPE_F16, FL_TYPE_Q8_0, FL_TYPE_F32};
     for (int c = 0; c < N_KEYS * 6; c++) {
         heads h;
-        uint32_t type = types[c % 3];
-        int n_q = 1 + fl_rnd_below(9), dim = fl_rnd_below(3) ? 16 * (1 + fl_rnd_below(4)) : 256;
-        if (keys[c / 6] > 300) dim = 48;
-        if (type == FL_TYPE_Q8_0) dim = (dim + 31) / 32 * 32;
-        int kind = c % 6 >= 3 ? 3 : c % 5 == 0 ? 4 : 0;
-        heads_make(&h, n_q, dim, keys[c / 6], type, kind);
-        float *want = fl_guard_new(n_q * dim), *got = fl_guard_new(n_q * dim);
+        heads_case(&h, c);
+        float *want = fl_guard_new(h.n_out), *got = fl_guard_new(h.n_out);
         heads_run(&h, &ref, want);
         for (int t = 0; t < n_tiers; t++) {
             heads_run(&h, &tier[t], got);
-            fl_guard_check(got, n_q * dim, "attention");
-            fl_same_bits(got, want, n_q * dim, tier[t].name, "attention");
+            fl_guard_check(got, h.n_out, "attention");
+            fl_same_bits(got, want, h.n_out, tier[t].name, "attention");
         }
+        fl_guard_free(want);
+        fl_guard_free(got);
+        heads_free(&h);
+    }
+}
+
+/* Chunk by chunk and joined; the parts have room for heads that the call leaves alone. */
+static void heads_by_chunks(const heads *h, const fl_kernels *k, float *out)
+{
+    const fl_attn_args *a = &h->a;
+    const int64_t ld = a->n_q + 1, n = a->n_rows * ld, dim = a->head_dim;
+    float *m[2], *l[2], *o[2];
+    for (int i = 0; i < 2; i++) {
+        m[i] = fl_guard_new(n);
+        l[i] = fl_guard_new(n);
+        o[i] = fl_guard_new(n * dim);
+    }
+    for (int64_t i = 0; i < n; i++) l[0][i] = 0.0f;
+    for (int64_t c = 0; c * FL_ATTN_CHUNK < h->n_keys[0]; c++) {
+        k->attention_chunk(a, c, &(fl_attn_part){m[1], l[1], o[1], ld});
+        for (int r = 0; r < a->n_rows; r++) {
+            const fl_attn_part run = {m[0] + r * ld, l[0] + r * ld, o[0] + r * ld * dim, ld};
+            const fl_attn_part part = {m[1] + r * ld, l[1] + r * ld, o[1] + r * ld * dim, ld};
+            assert_true(fl_guard_untouched(part.sum, a->n_q));
+            assert_true(fl_guard_untouched(part.max, a->n_q));
+            assert_true(fl_guard_untouched(part.out, a->n_q * dim));
+            k->attention_join(&run, &part, a->n_q, a->head_dim);
+        }
+    }
+    for (int r = 0; r < a->n_rows; r++)
+        for (int64_t i = 0; i < a->n_q * dim; i++)
+            out[r * a->n_q * dim + i] = o[0][r * ld * dim + i] / l[0][r * ld + i / dim];
+    for (int i = 0; i < 2; i++) {
+        fl_guard_check(m[i], n, "attention_chunk max");
+        fl_guard_check(l[i], n, "attention_chunk sum");
+        fl_guard_check(o[i], n * dim, "attention_chunk");
+        fl_guard_free(m[i]);
+        fl_guard_free(l[i]);
+        fl_guard_free(o[i]);
+    }
+}
+
+static void test_attention_chunks(void **state)
+{
+    (void)state;
+    fl_kernels tier[FL_MAX_TIERS], ref;
+    int n_tiers = fl_tiers_present(tier);
+    assert_true(fl_kernels_init(&ref, "reference"));
+    tier[n_tiers++] = ref;
+    for (int c = 0; c < N_KEYS * 6; c++) {
+        heads h;
+        heads_case(&h, c);
+        float *want = fl_guard_new(h.n_out), *got = fl_guard_new(h.n_out);
+        heads_run(&h, &ref, want);
+        for (int t = 0; t < n_tiers; t++) {
+            heads_by_chunks(&h, &tier[t], got);
+            fl_same_bits(got, want, h.n_out, tier[t].name, "attention in chunks");
+        }
+        fl_guard_free(want);
+        fl_guard_free(got);
+        heads_free(&h);
+    }
+}
+
+/* Rows of a block or a prompt together, as many units as a group has and more, and each alone. */
+static void test_attention_rows(void **state)
+{
+    (void)state;
+    fl_kernels tier[FL_MAX_TIERS];
+    int n_tiers = fl_tiers_present(tier);
+    assert_true(fl_kernels_init(&tier[n_tiers++], "reference"));
+    for (int c = 0; c < 12 * n_tiers; c++) {
+        const fl_kernels *k = &tier[c / 12];
+        heads h;
+        heads_make(&h, c % 2 ? MAX_ROWS : 9, 1 + c % 5, 32, 530, kv_types[c % 3], 3);
+        float *want = fl_guard_new(h.n_out), *got = fl_guard_new(h.n_out);
+        heads_run(&h, k, want);
+        for (int r = 0; r < h.a.n_rows; r++) {
+            fl_attn_args one = h.a;
+            one.n_rows = 1;
+            one.q += r * one.q_stride;
+            one.n_keys += r;
+            k->attention(&one, got + r * one.n_q * 32, one.n_q * 32);
+        }
+        fl_same_bits(got, want, h.n_out, k->name, "rows of attention alone");
         fl_guard_free(want);
         fl_guard_free(got);
         heads_free(&h);
@@ -274,20 +373,21 @@ static void test_attention_tiers(void **state)
 static void attention_double(const heads *h, int head, double *out)
 {
     const fl_attn_args *a = &h->a;
-    double *p = malloc((size_t)a->n_keys * sizeof *p), top = -INFINITY, sum = 0;
+    const int64_t n_keys = h->n_keys[0];
+    double *p = malloc((size_t)n_keys * sizeof *p), top = -INFINITY, sum = 0;
     assert_non_null(p);
     const float *k = a->k, *v = a->v;
-    for (int64_t j = 0; j < a->n_keys; j++) {
+    for (int64_t j = 0; j < n_keys; j++) {
         p[j] = 0;
         for (int d = 0; d < a->head_dim; d++)
             p[j] += (double)a->q[head * a->head_dim + d] * k[j * a->kv_stride + d];
         p[j] *= a->scale;
         top = fmax(top, p[j]);
     }
-    for (int64_t j = 0; j < a->n_keys; j++) sum += p[j] = exp(p[j] - top);
+    for (int64_t j = 0; j < n_keys; j++) sum += p[j] = exp(p[j] - top);
     for (int d = 0; d < a->head_dim; d++) {
         out[d] = 0;
-        for (int64_t j = 0; j < a->n_keys; j++) out[d] += p[j] / sum * v[j * a->kv_stride + d];
+        for (int64_t j = 0; j < n_keys; j++) out[d] += p[j] / sum * v[j * a->kv_stride + d];
     }
     free(p);
 }
@@ -301,7 +401,7 @@ static void test_attention_accuracy(void **state)
     double want[64];
     for (int c = 0; c < N_KEYS * 2; c++) {
         heads h;
-        heads_make(&h, 3, 64, keys[c / 2], FL_TYPE_F32, c & 1 ? 3 : 0);
+        heads_make(&h, 1, 3, 64, keys[c / 2], FL_TYPE_F32, c & 1 ? 3 : 0);
         heads_run(&h, &ref, out);
         for (int i = 0; i < 3; i++) {
             attention_double(&h, i, want);
@@ -320,8 +420,8 @@ static void test_attention_q8_0(void **state)
     assert_true(fl_kernels_init(&k, NULL));
     for (int c = 0; c < N_KEYS * 2; c++) {
         heads h;
-        heads_make(&h, 5, 96, keys[c / 2], FL_TYPE_Q8_0, c & 1 ? 5 : 0);
-        const int64_t n = h.a.n_keys * h.a.kv_stride;
+        heads_make(&h, 1, 5, 96, keys[c / 2], FL_TYPE_Q8_0, c & 1 ? 5 : 0);
+        const int64_t n = h.n_keys[0] * h.a.kv_stride;
         float *f = malloc((size_t)(2 * n) * sizeof *f);
         assert_non_null(f);
         fl_type_get(FL_TYPE_Q8_0)->dequantize(h.k, f, n);
@@ -350,9 +450,9 @@ static void test_attention_alone(void **state)
     assert_true(fl_kernels_init(&k, NULL));
     for (int c = 0; c < N_KEYS; c++) {
         heads h;
-        heads_make(&h, 8, 32, keys[c] + 300, FL_TYPE_F32, 0);
+        heads_make(&h, 1, 8, 32, keys[c] + 300, FL_TYPE_F32, 0);
         float *want = fl_guard_new(8 * 32), *got = fl_guard_new(8 * 32);
-        h.a.n_keys = keys[c];
+        h.n_keys[0] = keys[c];
         heads_run(&h, &k, want);
         float *kk = h.k, *vv = h.v;
         for (int64_t i = (keys[c] - 1) * h.a.kv_stride + 32; i < (keys[c] + 300) * h.a.kv_stride;
@@ -379,7 +479,8 @@ int main(void)
         cmocka_unit_test(test_gdn_accuracy),    cmocka_unit_test(test_gdn_tiers),
         cmocka_unit_test(test_gdn_cut),         cmocka_unit_test(test_attention_accuracy),
         cmocka_unit_test(test_attention_tiers), cmocka_unit_test(test_attention_alone),
-        cmocka_unit_test(test_attention_q8_0),
+        cmocka_unit_test(test_attention_q8_0),  cmocka_unit_test(test_attention_chunks),
+        cmocka_unit_test(test_attention_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

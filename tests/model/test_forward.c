@@ -271,6 +271,47 @@ static void bits_do_not_depend_on_chunks_or_threads(void **state)
     fl_tmp_remove(dir);
 }
 
+/* Hidden rows behind 700 tokens: one row, the last of 20 and of a block of 32; rows [3][d_model].
+ * Few rows of several threads share out the keys, in one window of chunks or in two. */
+static uint64_t long_context(const char *path, int threads, float *rows)
+{
+    fl_err err = {0};
+    int32_t ids[700];
+    fl_engine_params p = fl_engine_defaults();
+    p.threads = threads;
+    fl_loaded l = fl_load(path, &p);
+    const int64_t d = l.model->index->hp.d_model;
+    for (int i = 0; i < 700; i++) ids[i] = (i * 37 + i / 11) % 256;
+    ASSERT_OK(fl_forward_clean(l.engine, ids, 700, &err));
+    ASSERT_OK(fl_forward_clean(l.engine, ids + 5, 1, &err));
+    fl_forward_hidden(l.engine, 0, rows);
+    ASSERT_OK(fl_forward_clean(l.engine, ids, 20, &err));
+    fl_forward_hidden(l.engine, 19, rows + d);
+    ASSERT_OK(fl_forward_denoise(l.engine, ids, 32, &l.model->index->clover, &err));
+    fl_forward_hidden(l.engine, 31, rows + 2 * d);
+    const uint64_t hash = fl_state_hash(&l.engine->state);
+    fl_unload(&l);
+    return hash;
+}
+
+static void bits_of_a_long_context_do_not_depend_on_threads(void **state)
+{
+    (void)state;
+    char *dir = fl_tmp_make(), *path = fl_tmp_path(dir, "m.gguf");
+    fl_make m = fl_make_tiny();
+    float want[3 * 64], got[3 * 64];
+    assert_int_equal(m.d_model, 64);
+    m.n_layer = m.interval = 2;
+    fl_make_gguf(&m, path);
+    const uint64_t hash = long_context(path, 1, want);
+    for (int threads = 2; threads <= 8; threads += 3) {
+        assert_true(long_context(path, threads, got) == hash);
+        assert_memory_equal(got, want, sizeof got);
+    }
+    free(path);
+    fl_tmp_remove(dir);
+}
+
 /* ---- errors ---- */
 
 static void a_nan_is_an_error_that_names_the_layer(void **state)
@@ -371,6 +412,7 @@ int main(void)
         cmocka_unit_test(law_is_near_the_float_path),
         cmocka_unit_test(A2_logits_equal_the_pytorch_reference_in_every_mode),
         cmocka_unit_test(bits_do_not_depend_on_chunks_or_threads),
+        cmocka_unit_test(bits_of_a_long_context_do_not_depend_on_threads),
         cmocka_unit_test(a_nan_is_an_error_that_names_the_layer),
         cmocka_unit_test(large_activations_give_finite_logits),
         cmocka_unit_test(impossible_requests_are_refused),
