@@ -2,7 +2,8 @@
 # make demo            install what is missing, build, quantize clover-tiny and ask it a question
 # make test            install what is missing, build and run every test; last line "N passed, N failed, N skipped"
 # make VARIANT=asan test       release | debug | asan (with ubsan) | tsan
-# make check           layer direction, self-contained headers, fl_ prefix, formatting
+# make check           layer direction, self-contained headers, fl_ prefix, formatting, and that no kernel
+#                      takes more instructions per weight (make instructions accepts new figures)
 # make eval-tiny       quantize clover-tiny and measure it on its held-out prompts (minutes)
 # make fuzz SECONDS=N  libFuzzer (clang) on every parser, N seconds each
 # make CUDA=0          leave the CUDA toolkit out           make V=1   show commands
@@ -67,7 +68,7 @@ BENCH_LIB := $(if $(SMALL),,$(B)/bench/libbench.a)
 BENCH_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard bench/support/*.c) \
     $(addprefix tests/support/,bytes.c make_model.c make_tensors.c tmp.c))
 
-.PHONY: all demo eval-tiny test test-quick test-programs test-all test-peers bench fuzz check deps clean install
+.PHONY: all demo eval-tiny test test-quick test-programs test-all test-peers bench fuzz check instructions deps clean install
 all: $(if $(SMALL),$(LIB) $(BENCH),$(PROG) $(if $(filter release,$(VARIANT)),build/fourleaf))
 
 build/fourleaf: build/release/fourleaf
@@ -153,11 +154,16 @@ bench: $(BENCH)
 fuzz:
 	@tests/fuzz/run.sh $(SECONDS) $(FUZZ)
 
-check: $(LIB)
+CALLS := $(B)/tests/check/kernel_calls
+check: $(LIB) $(if $(filter release,$(VARIANT)),$(CALLS))
 	@tests/check/layers.sh
 	@tests/check/headers.sh
 	@tests/check/symbols.sh $(filter-out %.cu.o,$(OBJ))
 	@tests/check/format.sh
+	$(if $(filter release,$(VARIANT)),@tests/check/instructions.sh $(B))
+# Takes the figures of the build at hand as those that must not grow.
+instructions: $(LIB) $(CALLS)
+	@tests/check/instructions.sh $(B) --accept
 
 PREFIX ?= /usr/local
 install: all
@@ -166,4 +172,4 @@ clean:
 	rm -rf build
 
 -include $(OBJ:.o=.d) $(SUPPORT:.o=.d) $(BENCH_OBJ:.o=.d) $(EVAL_SHARED:%.c=$(B)/%.d) $(B)/runtime/main.d
--include $(addsuffix .d,$(TESTS) $(TEST_TOOLS) $(EVAL) $(REPLAY) $(BENCH))
+-include $(addsuffix .d,$(TESTS) $(CALLS) $(TEST_TOOLS) $(EVAL) $(REPLAY) $(BENCH))

@@ -127,33 +127,43 @@ FL_INLINE void fl_lane_mul(const fl_mat *m, const fl_lane_kind *t, const fl_lane
     }
 }
 
-FL_INLINE void fl_lane_mul_type(const fl_mat *m, const fl_lane_engine *e, int64_t n0, int64_t n1,
-                                const fl_act *x, int n_rows, float *y, int64_t ldy)
-{
-    /* unpack, bytes, part, halves, is_signed, has_min, wide, stepwise */
-    static const fl_lane_kind q4_k = {lane_q4_k, 144, 16, 1, false, true, false, false};
-    static const fl_lane_kind q5_k = {lane_q5_k, 176, 8, 1, false, true, false, false};
-    static const fl_lane_kind q6_k = {lane_q6_k, 210, 8, 2, true, false, false, false};
-    static const fl_lane_kind q3_k = {lane_q3_k, 110, 16, 2, true, false, false, false};
-    static const fl_lane_kind iq4_xs = {lane_iq4_xs, 136, 32, 1, true, false, true, false};
-    static const fl_lane_kind q8_0 = {lane_q8_0, 8 * 34, 32, 1, true, false, false, true};
-    static const fl_lane_kind q4_0 = {lane_q4_0, 8 * 18, 32, 1, true, false, false, true};
-    static const fl_lane_kind iq4_nl = {lane_iq4_nl, 8 * 18, 32, 1, true, false, false, true};
-    static const fl_lane_kind mxfp4 = {lane_mxfp4, 8 * 17, 32, 1, true, false, false, true};
-    static const fl_lane_kind nvfp4 = {lane_nvfp4, 4 * 36, 16, 2, true, false, false, true};
-    switch (m->type) {
-    case FL_TYPE_Q4_K: fl_lane_mul(m, &q4_k, e, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_Q5_K: fl_lane_mul(m, &q5_k, e, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_Q6_K: fl_lane_mul(m, &q6_k, e, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_Q3_K: fl_lane_mul(m, &q3_k, e, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_IQ4_XS: fl_lane_mul(m, &iq4_xs, e, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_Q8_0: fl_lane_mul(m, &q8_0, e, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_Q4_0: fl_lane_mul(m, &q4_0, e, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_IQ4_NL: fl_lane_mul(m, &iq4_nl, e, n0, n1, x, n_rows, y, ldy); break;
-    case FL_TYPE_MXFP4: fl_lane_mul(m, &mxfp4, e, n0, n1, x, n_rows, y, ldy); break;
-    default: fl_lane_mul(m, &nvfp4, e, n0, n1, x, n_rows, y, ldy); break;
+/* One function per type: WITH(kind, m, n0, n1, x, n_rows, y, ldy) calls fl_lane_mul with an engine.
+ * Not inlined, so that a symbol says whose loop it is (bench/instructions.sh). */
+#define FL_LANE_ARGS \
+    const fl_mat *m, int64_t n0, int64_t n1, const fl_act *x, int n_rows, float *y, int64_t ldy
+#define FL_LANE_TYPE(WITH, NAME, ...)                                \
+    static __attribute__((noinline)) void NAME##_lanes(FL_LANE_ARGS) \
+    {                                                                \
+        static const fl_lane_kind t = {lane_##NAME, __VA_ARGS__};    \
+        WITH(&t, m, n0, n1, x, n_rows, y, ldy);                      \
     }
-}
+/* bytes, part, halves, is_signed, has_min, wide, stepwise */
+#define FL_LANE_TYPES(WITH)                                                     \
+    FL_LANE_TYPE(WITH, q4_k, 144, 16, 1, false, true, false, false)             \
+    FL_LANE_TYPE(WITH, q5_k, 176, 8, 1, false, true, false, false)              \
+    FL_LANE_TYPE(WITH, q6_k, 210, 8, 2, true, false, false, false)              \
+    FL_LANE_TYPE(WITH, q3_k, 110, 16, 2, true, false, false, false)             \
+    FL_LANE_TYPE(WITH, iq4_xs, 136, 32, 1, true, false, true, false)            \
+    FL_LANE_TYPE(WITH, q8_0, 8 * 34, 32, 1, true, false, false, true)           \
+    FL_LANE_TYPE(WITH, q4_0, 8 * 18, 32, 1, true, false, false, true)           \
+    FL_LANE_TYPE(WITH, iq4_nl, 8 * 18, 32, 1, true, false, false, true)         \
+    FL_LANE_TYPE(WITH, mxfp4, 8 * 17, 32, 1, true, false, false, true)          \
+    FL_LANE_TYPE(WITH, nvfp4, 4 * 36, 16, 2, true, false, false, true)          \
+    FL_INLINE void fl_lane_mul_law(FL_LANE_ARGS)                                \
+    {                                                                           \
+        switch (m->type) {                                                      \
+        case FL_TYPE_Q4_K: q4_k_lanes(m, n0, n1, x, n_rows, y, ldy); break;     \
+        case FL_TYPE_Q5_K: q5_k_lanes(m, n0, n1, x, n_rows, y, ldy); break;     \
+        case FL_TYPE_Q6_K: q6_k_lanes(m, n0, n1, x, n_rows, y, ldy); break;     \
+        case FL_TYPE_Q3_K: q3_k_lanes(m, n0, n1, x, n_rows, y, ldy); break;     \
+        case FL_TYPE_IQ4_XS: iq4_xs_lanes(m, n0, n1, x, n_rows, y, ldy); break; \
+        case FL_TYPE_Q8_0: q8_0_lanes(m, n0, n1, x, n_rows, y, ldy); break;     \
+        case FL_TYPE_Q4_0: q4_0_lanes(m, n0, n1, x, n_rows, y, ldy); break;     \
+        case FL_TYPE_IQ4_NL: iq4_nl_lanes(m, n0, n1, x, n_rows, y, ldy); break; \
+        case FL_TYPE_MXFP4: mxfp4_lanes(m, n0, n1, x, n_rows, y, ldy); break;   \
+        default: nvfp4_lanes(m, n0, n1, x, n_rows, y, ldy); break;              \
+        }                                                                       \
+    }
 
 #endif
 #endif

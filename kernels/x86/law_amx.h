@@ -204,18 +204,18 @@ FL_INLINE void fl_amx_meet(const fl_lane_block *w, int quads, const fl_lane_kind
     }
 }
 
-FL_INLINE void fl_amx_mul(const fl_mat *m, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
-                          float *y, int64_t ldy)
+FL_INLINE void fl_amx_with(const fl_lane_kind *t, FL_LANE_ARGS)
 {
     static const fl_tile_shape whole = FL_TILE_SHAPE(64), by32 = FL_TILE_SHAPE(32),
                                by16 = FL_TILE_SHAPE(16);
-    const bool stepwise = fl_type_get(m->type)->law == FL_LAW_32;
     fl_amx_acts acts[FL_LANE_BLOCKS][FL_TILE_GROUPS];
     const fl_lane_engine e = {FL_TILE_ROWS, sizeof acts[0][0], fl_amx_pack, fl_amx_meet, acts};
-    fl_tile_config(!stepwise ? &whole : m->type == FL_TYPE_NVFP4 ? &by16 : &by32);
-    fl_lane_mul_type(m, &e, n0, n1, x, n_rows, y, ldy);
+    fl_tile_config(!t->stepwise ? &whole : t->part == 32 ? &by32 : &by16);
+    fl_lane_mul(m, t, &e, n0, n1, x, n_rows, y, ldy);
     fl_tile_release(); /* nothing of ours is left in the thread's state */
 }
+
+FL_LANE_TYPES(fl_amx_with)
 
 #endif
 #endif

@@ -129,14 +129,15 @@ FL_INLINE void fl_lane_meet(const fl_lane_block *w, int quads, const fl_lane_kin
     }
 }
 
-FL_INLINE void fl_lane_mul_law(const fl_mat *m, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
-                               float *y, int64_t ldy)
+FL_INLINE void fl_lane_with(const fl_lane_kind *t, FL_LANE_ARGS)
 {
     enum { GROUPS = FL_ROW_TILE / FL_LANES };
     fl_lane_acts acts[FL_LANE_BLOCKS][GROUPS];
     const fl_lane_engine e = {FL_LANES, sizeof acts[0][0], fl_lane_pack, fl_lane_meet, acts};
-    fl_lane_mul_type(m, &e, n0, n1, x, n_rows, y, ldy);
+    fl_lane_mul(m, t, &e, n0, n1, x, n_rows, y, ldy);
 }
+
+FL_LANE_TYPES(fl_lane_with)
 
 #endif
 #endif

@@ -6,5 +6,5 @@
 void fl_amx_mul_tiles(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows,
                       float *y, int64_t ldy)
 {
-    fl_amx_mul(w, n0, n1, x, n_rows, y, ldy);
+    fl_lane_mul_law(w, n0, n1, x, n_rows, y, ldy);
 }

@@ -6,6 +6,6 @@ void fl_emulated_mul_tiles(const fl_mat *w, int64_t n0, int64_t n1, const fl_act
                            float *y, int64_t ldy)
 {
 #if defined(__AVX2__)
-    fl_amx_mul(w, n0, n1, x, n_rows, y, ldy);
+    fl_lane_mul_law(w, n0, n1, x, n_rows, y, ldy);
 #endif
 }
