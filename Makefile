@@ -64,9 +64,10 @@ BENCH := $(patsubst %.c,$(B)/%,$(if $(SMALL),bench/kernels.c bench/io.c,$(wildca
 # These want a file to write or to measure: make bench only builds them.
 BENCH_ASKED := $(B)/bench/synth $(B)/bench/model
 # What measurements share; an archive, so that each links only what it uses.
-BENCH_LIB := $(if $(SMALL),,$(B)/bench/libbench.a)
-BENCH_OBJ := $(patsubst %.c,$(B)/%.o,$(wildcard bench/support/*.c) \
-    $(addprefix tests/support/,bytes.c make_model.c make_tensors.c tmp.c))
+BENCH_LIB := $(B)/bench/libbench.a
+BENCH_OBJ := $(patsubst %.c,$(B)/%.o,$(if $(SMALL),$(wildcard bench/support/cases*.c) \
+    bench/support/peak.c bench/support/report.c,$(wildcard bench/support/*.c) \
+    $(addprefix tests/support/,bytes.c make_model.c make_tensors.c tmp.c)))
 
 .PHONY: all demo eval-tiny test test-quick test-programs test-all test-peers bench fuzz check instructions deps clean install
 all: $(if $(SMALL),$(LIB) $(BENCH),$(PROG) $(if $(filter release,$(VARIANT)),build/fourleaf))
@@ -125,8 +126,8 @@ $(B)/bench/%: bench/%.c $(BENCH_LIB) $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS_BASE) $(CPPFLAGS) $(ALL_CFLAGS) $(ARCH) -o $@ $< $(BENCH_LIB) $(LIB) $(LDFLAGS) $(LDLIBS_BASE) $(LDLIBS)
 
-# Evaluation programs are not run, but must not fall behind what they call.
-test-programs: all $(TESTS) $(TEST_TOOLS) $(REPLAY) $(if $(filter release,$(VARIANT)),$(EVAL))
+# Evaluations and measurements are not run, but must not fall behind what they call.
+test-programs: all $(TESTS) $(TEST_TOOLS) $(REPLAY) $(if $(filter release,$(VARIANT)),$(EVAL) $(BENCH))
 test: deps
 	@$(MAKE) --no-print-directory VARIANT=$(VARIANT) test-programs
 	@tests/run.sh $(VARIANT) $(TESTS) $(REPLAY)

@@ -2,11 +2,23 @@
 
 #include <stdio.h>
 
+static void print_array(const char *name, const int64_t *v, int n)
+{
+    printf("\"%s\":[", name);
+    for (int i = 0; i < n; i++) printf("%s%lld", i ? "," : "", (long long)v[i]);
+    putchar(']');
+}
+
+void bench_print_list(const char *name, const int64_t *v, int n)
+{
+    print_array(name, v, n);
+    putchar(',');
+}
+
 void bench_print_samples(const int64_t *ns, int n)
 {
-    printf("\"ns\":[");
-    for (int i = 0; i < n; i++) printf("%s%lld", i ? "," : "", (long long)ns[i]);
-    printf("]}\n");
+    print_array("ns", ns, n);
+    printf("}\n");
     fflush(stdout);
 }
 

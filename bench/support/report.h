@@ -3,6 +3,8 @@
 
 #include <stdint.h>
 
+/* "name":[...], of a JSON object. */
+void bench_print_list(const char *name, const int64_t *v, int n);
 /* Ends a JSON object with its raw samples, "ns":[...]}, and the line. */
 void bench_print_samples(const int64_t *ns, int n);
 /* Of n samples; the lower of the middle two. */

@@ -2,6 +2,7 @@
 #define FL_BENCH_SUPPORT_SYNTH_H
 
 #include "bench/support/array.h"
+#include "bench/support/random.h"
 #include "tests/support/make_model.h"
 
 /* Synthetic models to measure speed with: shapes and types of a real file, made-up weights.
@@ -31,11 +32,6 @@ FL_CHECKED fl_status bench_synth_write(const bench_synth *s, const char *path,
                                        void *arg, fl_err *err);
 
 /* ---- parts of it ---- */
-
-/* Random numbers of one stream. */
-uint64_t bench_random(uint64_t *state);
-/* In (0, 1). */
-double bench_uniform(uint64_t *state);
 
 /* Sign of column c in pattern p: bit set = -1. */
 static inline bool bench_pattern(int p, int64_t c)

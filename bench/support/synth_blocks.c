@@ -4,19 +4,6 @@
 #include "bench/support/synth.h"
 #include "quant/blocks.h"
 
-uint64_t bench_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
-double bench_uniform(uint64_t *state)
-{
-    return ((double)(bench_random(state) >> 11) + 0.5) * 0x1p-53;
-}
-
 static void fill(void *out, size_t n, uint64_t *state)
 {
     uint8_t *p = out;
