@@ -149,7 +149,11 @@ static void pages_give(uint8_t *p, uint64_t bytes)
 static uint8_t *pages_take(uint64_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
+    if (p == MAP_FAILED) return NULL;
+    /* Weights are read once per pass: with small pages the processor looks up a page every 4 KiB.
+     * Where the kernel does not have large ones it says so, and nothing but time is lost. */
+    (void)madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
 }
 static void pages_give(uint8_t *p, uint64_t bytes) { munmap(p, bytes); }
 #endif
