@@ -56,6 +56,7 @@ static void lay_moe(fl_moe_buffers *b, const fl_hparams *hp, const fl_buffers_sh
     b->shared_g = FL_TAKE(a, float, rows * hp->d_ff_shared);
     b->shared_u = FL_TAKE(a, float, rows * hp->d_ff_shared);
     b->shared_gate = FL_TAKE(a, float, rows);
+    b->shared_q = take_act(a, rows, hp->d_ff_shared);
     b->shared_y = FL_TAKE(a, float, rows * hp->d_model);
     b->pair_x = s->float_experts ? FL_TAKE(a, float, pairs * hp->d_model) : NULL;
     b->pair_q = take_act(a, pairs, max64(hp->d_model, hp->d_ff));
@@ -76,6 +77,9 @@ static void lay_route(fl_route_buffers *b, const fl_hparams *hp, const fl_buffer
     b->count = FL_TAKE(a, int32_t, hp->n_expert);
     b->order = FL_TAKE(a, int32_t, hp->n_expert);
     b->view = FL_TAKE(a, fl_expert_view, hp->n_expert);
+    b->gathered = FL_TAKE(a, fl_latch, hp->n_expert);
+    b->ready = FL_TAKE(a, fl_latch, hp->n_expert);
+    b->pieces_left = FL_TAKE(a, atomic_int, hp->n_expert);
     b->pool_prob = FL_TAKE(a, float, (s->max_block * hp->n_expert));
     b->pool_worth = FL_TAKE(a, float, hp->n_expert);
     b->pool_in = FL_TAKE(a, bool, hp->n_expert);

@@ -4,6 +4,7 @@
 #include "offload/store.h"
 #include "quant/law.h"
 #include "runtime/base/arena.h"
+#include "runtime/base/latch.h"
 #include "runtime/model/index.h"
 
 /* Working memory of a forward pass, taken once at load for the largest pass (T rows). Attention,
@@ -39,12 +40,13 @@ typedef struct fl_moe_buffers {
     float *logits;              /* [T][n_expert] */
     float *shared_g, *shared_u; /* [T][d_ff_shared] */
     float *shared_gate;         /* [T] */
+    fl_act *shared_q;           /* [T][d_ff_shared / 256] */
     float *shared_y;            /* [T][d_model] */
     /* One pair = one (row, expert) product; at most T * top_k. Pairs of one expert are
      * neighbours. */
     float *pair_x;          /* [pairs][d_model], NULL when no expert reads float rows */
     fl_act *pair_q;         /* [pairs][max(d_model, d_ff) / 256] */
-    float *pair_g, *pair_u; /* [pairs][d_ff] */
+    float *pair_g, *pair_u; /* [pairs][d_ff]; pair_u also has the quantized activations */
     float *pair_y;          /* [pairs][d_model] */
 } fl_moe_buffers;
 
@@ -56,9 +58,13 @@ typedef struct fl_route_buffers {
     int32_t *first;         /* [n_expert + 1] first pair of the i-th expert of the union */
     int32_t *count, *order; /* [n_expert] */
     fl_expert_view *view;   /* [n_expert] */
-    float *pool_prob;       /* [R][n_expert] block rows' probabilities */
-    float *pool_worth;      /* [n_expert] */
-    bool *pool_in;          /* [n_expert] the block's shared experts */
+    /* How far the experts of the union are in a job (moe_experts.c), [n_expert] each. */
+    fl_latch *gathered, *ready;
+    atomic_int *pieces_left;
+    fl_latch shared_ready;
+    float *pool_prob;  /* [R][n_expert] block rows' probabilities */
+    float *pool_worth; /* [n_expert] */
+    bool *pool_in;     /* [n_expert] the block's shared experts */
 } fl_route_buffers;
 
 typedef struct fl_buffers {

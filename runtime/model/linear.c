@@ -58,6 +58,8 @@ void fl_linear_piece(const fl_exec *x, const fl_mat *w, int64_t n0, int64_t n1, 
     }
 }
 
+enum { MANY_ROWS = 5, LONGEST_PIECE = 1024 };
+
 typedef struct linear_run {
     const fl_exec *x;
     const fl_linear_job *jobs;
@@ -81,13 +83,15 @@ static void linear_task(void *arg, int task, int worker)
 void fl_linear_run(const fl_exec *x, const fl_linear_job *jobs, int n_jobs, const fl_rows *in)
 {
     assert(n_jobs <= FL_LINEAR_MAX_JOBS);
-    /* About eight pieces for each thread even out a slow core; 16 outputs at least keep the
+    /* The last piece of a job is what threads wait for: short ones. But rows that are many are
+     * packed anew for each piece, so those are cut into fewer. 16 outputs at least keep the
      * kernels' row blocking whole. */
-    const int threads = fl_pool_threads(x->pool);
+    const int threads = fl_pool_threads(x->pool), per_thread = in->n < MANY_ROWS ? 32 : 8;
     int64_t outputs = 0;
     for (int i = 0; i < n_jobs; i++) outputs += jobs[i].w->rows;
-    int64_t piece = (outputs / (threads * 8) + 15) / 16 * 16;
+    int64_t piece = (outputs / (threads * per_thread) + 15) / 16 * 16;
     if (piece < 16) piece = 16;
+    if (piece > LONGEST_PIECE) piece = LONGEST_PIECE;
     int64_t tasks = 0;
     for (int i = 0; i < n_jobs; i++) tasks += (jobs[i].w->rows + piece - 1) / piece;
     linear_run r = {x, jobs, in, n_jobs, piece};

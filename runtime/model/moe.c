@@ -1,6 +1,5 @@
 #include <assert.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "runtime/model/layers.h"
@@ -9,7 +8,7 @@
  * rows), combine in a fixed order. The union goes in parts when more experts stream than the
  * store has slots; which part an expert falls into changes nothing in its output. */
 
-enum { FFN_PIECE = 64, DOWN_PIECE = 128, POOL_MASS_MIN = 16 };
+enum { POOL_MASS_MIN = 16 };
 static const float POOL_MASS = 0.6f;
 
 /* ---- routing ---- */
@@ -213,136 +212,6 @@ void fl_moe_hint(const fl_pass *p, int layer)
     fl_store_prefetch(p->store, layer, b->route.order, absent < room ? absent : room);
 }
 
-/* ---- experts of one part ---- */
-
-typedef struct part_run {
-    const fl_pass *p;
-    int layer;
-    int u0, u1; /* the part: entries of the union */
-    int64_t ffn_pieces, down_pieces;
-    atomic_bool bad;
-} part_run;
-
-/* Matrix `part` of union entry u as it lies in the leased memory. */
-static fl_mat expert_mat(const part_run *r, int u, int part)
-{
-    const fl_hparams *hp = r->p->hp;
-    const fl_route_buffers *route = &r->p->buf->route;
-    const fl_expert_view *v = &route->view[u - r->u0];
-    const fl_expert_kind *k = &r->p->experts->kind[r->layer * hp->n_expert + route->order[u]];
-    fl_mat m = {.type = k->type[part],
-                .rows = part == 2 ? hp->d_model : hp->d_ff,
-                .cols = part == 2 ? hp->d_ff : hp->d_model,
-                .scale = k->scale[part]};
-    if (part == 1 && !v->part[1]) /* fused: up rows follow the gate rows */
-        m.data = (const uint8_t *)v->part[0] +
-                 (uint64_t)hp->d_ff * fl_type_row_bytes(m.type, (uint64_t)hp->d_model);
-    else
-        m.data = v->part[part];
-    return m;
-}
-
-/* The rows of union entry u as the input of a matrix of `cols` inputs. */
-static fl_rows pair_rows(const part_run *r, int u, const float *x, int64_t cols)
-{
-    const fl_route_buffers *route = &r->p->buf->route;
-    const int64_t p0 = route->first[u];
-    return (fl_rows){.x = x ? x + p0 * cols : NULL,
-                     .ld = cols,
-                     .cols = cols,
-                     .q = r->p->buf->moe.pair_q + p0 * (cols / 256),
-                     .n = route->first[u + 1] - route->first[u]};
-}
-
-static void gather_task(void *arg, int task, int worker)
-{
-    const part_run *r = arg;
-    const fl_buffers *b = r->p->buf;
-    const int64_t d = r->p->hp->d_model, blocks = d / 256;
-    const int64_t pair = b->route.first[r->u0] + task;
-    const int64_t row = b->route.pair_row[pair];
-    (void)worker;
-    if (!r->p->exec->act_f32)
-        memcpy(b->moe.pair_q + pair * blocks, b->act + row * blocks,
-               (size_t)blocks * sizeof(fl_act));
-    if (b->moe.pair_x) memcpy(b->moe.pair_x + pair * d, b->xn + row * d, (size_t)d * sizeof(float));
-}
-
-/* h = silu(gate x) * (up x) for a piece of the expert's width. */
-static void ffn_task(void *arg, int task, int worker)
-{
-    const part_run *r = arg;
-    const fl_moe_buffers *b = &r->p->buf->moe;
-    const fl_exec *x = r->p->exec;
-    const int64_t ff = r->p->hp->d_ff;
-    const int u = r->u0 + (int)(task / r->ffn_pieces);
-    const int64_t n0 = task % r->ffn_pieces * FFN_PIECE;
-    const int64_t n1 = n0 + FFN_PIECE < ff ? n0 + FFN_PIECE : ff;
-    const int64_t p0 = r->p->buf->route.first[u];
-    const fl_rows in = pair_rows(r, u, b->pair_x, r->p->hp->d_model);
-    const fl_mat gate = expert_mat(r, u, 0), up = expert_mat(r, u, 1);
-    (void)worker;
-    fl_linear_piece(x, &gate, n0, n1, &in, b->pair_g + p0 * ff, ff);
-    fl_linear_piece(x, &up, n0, n1, &in, b->pair_u + p0 * ff, ff);
-    for (int64_t i = p0; i < p0 + in.n; i++) {
-        float *g = b->pair_g + i * ff + n0;
-        x->k.silu_mul(g, b->pair_u + i * ff + n0, n1 - n0, g);
-    }
-}
-
-static void requantize_task(void *arg, int task, int worker)
-{
-    part_run *r = arg;
-    const fl_moe_buffers *b = &r->p->buf->moe;
-    const int64_t ff = r->p->hp->d_ff, pair = r->p->buf->route.first[r->u0] + task;
-    (void)worker;
-    if (!r->p->exec->k.act_quantize(b->pair_g + pair * ff, ff, b->pair_q + pair * (ff / 256)))
-        atomic_store_explicit(&r->bad, true, memory_order_relaxed);
-}
-
-static void down_task(void *arg, int task, int worker)
-{
-    const part_run *r = arg;
-    const fl_moe_buffers *b = &r->p->buf->moe;
-    const int64_t d = r->p->hp->d_model;
-    const int u = r->u0 + (int)(task / r->down_pieces);
-    const int64_t n0 = task % r->down_pieces * DOWN_PIECE;
-    const int64_t n1 = n0 + DOWN_PIECE < d ? n0 + DOWN_PIECE : d;
-    const fl_rows in = pair_rows(r, u, b->pair_g, r->p->hp->d_ff);
-    const fl_mat down = expert_mat(r, u, 2);
-    (void)worker;
-    fl_linear_piece(r->p->exec, &down, n0, n1, &in, b->pair_y + r->p->buf->route.first[u] * d, d);
-}
-
-/* Does matrix `part` of any expert in the part read quantized rows? */
-static bool part_uses_law(const part_run *r, int part)
-{
-    for (int u = r->u0; u < r->u1; u++) {
-        const fl_mat m = expert_mat(r, u, part);
-        if (fl_exec_uses_law(r->p->exec, m.type, m.cols)) return true;
-    }
-    return false;
-}
-
-/* Runs entries [u0, u1) of the union; their views are held in route->view. */
-static bool run_part(const fl_pass *p, int layer, int u0, int u1)
-{
-    part_run r = {.p = p,
-                  .layer = layer,
-                  .u0 = u0,
-                  .u1 = u1,
-                  .ffn_pieces = (p->hp->d_ff + FFN_PIECE - 1) / FFN_PIECE,
-                  .down_pieces = (p->hp->d_model + DOWN_PIECE - 1) / DOWN_PIECE};
-    const int n = u1 - u0, n_pairs = p->buf->route.first[u1] - p->buf->route.first[u0];
-    fl_pool *pool = p->exec->pool;
-    atomic_init(&r.bad, false);
-    fl_pool_run(pool, gather_task, &r, n_pairs);
-    fl_pool_run(pool, ffn_task, &r, n * (int)r.ffn_pieces);
-    if (part_uses_law(&r, 2)) fl_pool_run(pool, requantize_task, &r, n_pairs);
-    fl_pool_run(pool, down_task, &r, n * (int)r.down_pieces);
-    return !atomic_load_explicit(&r.bad, memory_order_relaxed);
-}
-
 /* The whole union, part by part: as many absent experts in a part as one lease can hold. */
 static fl_status run_union(const fl_pass *p, int layer, int n, int n_present, fl_err *err)
 {
@@ -359,73 +228,14 @@ static fl_status run_union(const fl_pass *p, int layer, int n, int n_present, fl
         assert(u1 > u0);
         FL_TRY(fl_store_acquire(p->store, layer, r->order + u0, u1 - u0, r->view, err));
         if (u1 < n) fl_store_prefetch(p->store, layer, r->order + u1, n - u1);
-        const bool finite = run_part(p, layer, u0, u1);
+        const char *not_finite = fl_moe_run_part(p, layer, u0, u1);
         fl_store_release(p->store, layer, r->view, u1 - u0);
-        if (!finite) return fl_pass_nan(layer, "expert activations", err);
+        if (not_finite) return fl_pass_nan(layer, not_finite, err);
     }
     return FL_OK;
 }
 
-/* ---- shared expert, combination ---- */
-
-static void shared_silu_task(void *arg, int t, int worker)
-{
-    const fl_pass *p = arg;
-    const int64_t ff = p->hp->d_ff_shared;
-    float *g = p->buf->moe.shared_g + t * ff;
-    (void)worker;
-    p->exec->k.silu_mul(g, p->buf->moe.shared_u + t * ff, ff, g);
-}
-
-/* Router, shared gate and the shared expert's output for all rows; leaves the quantized input
- * rows in buf->act for the routed experts. */
-static fl_status run_shared(const fl_pass *p, int layer, fl_err *err)
-{
-    const fl_layer_weights *w = &p->weights->layer[layer];
-    const fl_hparams *hp = p->hp;
-    fl_buffers *b = p->buf;
-    fl_rows in = {.x = b->xn, .ld = hp->d_model, .cols = hp->d_model, .n = p->n_rows};
-    const fl_linear_job jobs[] = {{&w->router, b->moe.logits, hp->n_expert},
-                                  {&w->shared_gate_inp, b->moe.shared_gate, 1},
-                                  {&w->shared_gate, b->moe.shared_g, hp->d_ff_shared},
-                                  {&w->shared_up, b->moe.shared_u, hp->d_ff_shared}};
-    /* Quantized whatever the shared expert needs: routed experts of other types may read it. */
-    const bool law = !p->exec->act_f32 && hp->d_model % 256 == 0;
-    if (law && !fl_rows_quantize(p->exec, &in, b->act)) return fl_pass_nan(layer, "MoE input", err);
-    fl_observe(p->see, FL_SITE_FFN_IN, -1, &in);
-    fl_linear_run(p->exec, jobs, 4, &in);
-    fl_pool_run(p->exec->pool, shared_silu_task, (void *)p, p->n_rows);
-    return FL_OK;
-}
-
-static fl_status run_shared_down(const fl_pass *p, int layer, fl_err *err)
-{
-    const fl_hparams *hp = p->hp;
-    fl_buffers *b = p->buf;
-    fl_rows in = {
-        .x = b->moe.shared_g, .ld = hp->d_ff_shared, .cols = hp->d_ff_shared, .n = p->n_rows};
-    const fl_linear_job down = {&p->weights->layer[layer].shared_down, b->moe.shared_y,
-                                hp->d_model};
-    fl_observe(p->see, FL_SITE_SHARED_MID, -1, &in);
-    if (!fl_rows_prepare(p->exec, &in, b->act, &down, 1))
-        return fl_pass_nan(layer, "shared expert", err);
-    fl_linear_run(p->exec, &down, 1, &in);
-    return FL_OK;
-}
-
-fl_status fl_moe_shared(const fl_pass *p, int layer, fl_err *err)
-{
-    FL_TRY(run_shared(p, layer, err));
-    return run_shared_down(p, layer, err);
-}
-
-void fl_moe_add_shared(const fl_pass *p, int row, float *y)
-{
-    const int64_t d = p->hp->d_model;
-    /* x - x: the sigmoid would hide an infinity. */
-    const float x = p->buf->moe.shared_gate[row], gate = fl_law_sigmoid(x) + (x - x);
-    p->exec->k.axpy(gate, p->buf->moe.shared_y + row * d, d, y);
-}
+/* ---- all of it ---- */
 
 /* x += the row's experts by falling probability, the shared expert last: one fma chain from 0. */
 static void combine_task(void *arg, int t, int worker)
@@ -446,11 +256,10 @@ static void combine_task(void *arg, int t, int worker)
 fl_status fl_moe_forward(const fl_pass *p, int layer, fl_err *err)
 {
     int n_present = 0;
-    FL_TRY(run_shared(p, layer, err));
+    FL_TRY(fl_moe_begin(p, layer, err));
     FL_TRY(route(p, layer, err));
     const int n = make_union(p, layer, &n_present);
     FL_TRY(run_union(p, layer, n, n_present, err));
-    FL_TRY(run_shared_down(p, layer, err));
     fl_pool_run(p->exec->pool, combine_task, (void *)p, p->n_rows);
     const bool finite = fl_rows_add(p, p->buf->x, p->buf->y);
     return finite ? FL_OK : fl_pass_nan(layer, "MoE output", err);
