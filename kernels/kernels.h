@@ -13,16 +13,16 @@ typedef struct fl_mat {
     float scale;   /* the file's optional ".scale" companion, else 1; multiplies the result */
 } fl_mat;
 
-/* Attention of n_rows rows, each the n_q query heads that share one kv head, over the keys and
- * values of one layer's cache: [n_ctx][n_kv][head_dim], type F16, Q8_0 or F32. For Q8_0 head_dim
- * and kv_stride are multiples of 32, and k and v stand at a block's first byte. */
+/* Attention of n_rows rows over the keys and values of one layer's cache: [n_ctx][n_kv][head_dim],
+ * type F16, Q8_0 or F32. A row has n_q query heads for each kv head. For Q8_0 head_dim and
+ * kv_stride are multiples of 32. All kv heads belong into one call: memory delivers whole rows of
+ * the cache twice as fast as every other head of them. */
 typedef struct fl_attn_args {
-    const float *q; /* [n_rows] rows q_stride floats apart: [n_q][head_dim], rotated */
+    const float *q; /* [n_rows] rows q_stride floats apart: [n_kv][n_q][head_dim], rotated */
     int64_t q_stride;
-    int n_rows;
-    int n_q;               /* query heads per kv head */
+    int n_rows, n_kv, n_q;
     int head_dim;          /* multiple of 16 */
-    const void *k, *v;     /* this kv head's first row */
+    const void *k, *v;     /* the cache's row 0 */
     int64_t kv_stride;     /* elements between two rows of k or v */
     uint32_t kv_type;      /* FL_TYPE_F16, FL_TYPE_Q8_0 or FL_TYPE_F32 */
     const int64_t *n_keys; /* [n_rows] keys seen by each row: 0 .. n_keys-1; at least 1 */
@@ -58,7 +58,7 @@ typedef struct fl_gdn_args {
 /* Keys per partial softmax; chunk c holds the keys 256 c .. 256 c + 255. */
 #define FL_ATTN_CHUNK 256
 /* Query heads of all rows that one reading of the cache serves; a call with more reads it again. */
-#define FL_ATTN_HEADS 32
+#define FL_ATTN_HEADS 64
 
 /* Pure functions: no allocation, no global state, safe from any thread. All give the same bits
  * on every tier (quant/FORMAT.md); none may alias output with input unless said. */
@@ -97,7 +97,7 @@ typedef struct fl_kernels {
     /* Softmax attention: keys in fixed chunks of 256 by absolute index, the partial (max, sum, out)
      * of the chunks combined in ascending order (FORMAT.md, L6). out: rows out_stride apart. */
     void (*attention)(const fl_attn_args *a, float *out, int64_t out_stride);
-    /* The partial softmax of one chunk; `to` has n_rows rows, n_q heads of each are written. */
+    /* The partial softmax of one chunk, all heads of n_rows rows. */
     void (*attention_chunk)(const fl_attn_args *a, int64_t chunk, const fl_attn_part *to);
     /* Combines row 0's first n_heads of `part`, which stands behind all of `run`, into `run`. */
     void (*attention_join)(const fl_attn_part *run, const fl_attn_part *part, int n_heads,

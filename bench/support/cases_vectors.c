@@ -246,6 +246,7 @@ static void bench_attention(const bench_tiers *t, vectors *v, uint64_t *seed)
             v->attn = (fl_attn_args){.q = q,
                                      .q_stride = HEAD_VALUES,
                                      .n_rows = rows,
+                                     .n_kv = 1,
                                      .n_q = HEADS,
                                      .head_dim = HEAD,
                                      .k = kv,

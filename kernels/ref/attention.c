@@ -29,14 +29,14 @@ bool fl_attn_fits(const fl_attn_args *a)
 }
 
 /* Scores of one chunk become exp(score - max); gives their sum and the maximum. */
-static float chunk_weights(const fl_attn_args *a, const float *q, int64_t first, int n, float *p,
-                           float *max)
+static float chunk_weights(const fl_attn_args *a, const float *q, int kv, int64_t first, int n,
+                           float *p, float *max)
 {
     float top = -INFINITY, lanes[16] = {0};
     for (int j = 0; j < n; j++) {
         float dot[16] = {0}, k[16];
         for (int d = 0; d < a->head_dim; d += 16) {
-            load16(a->k, a->kv_type, (first + j) * a->kv_stride + d, k);
+            load16(a->k, a->kv_type, (first + j) * a->kv_stride + kv * a->head_dim + d, k);
             fl_law_lanes_add(dot, q + d, k, 16);
         }
         p[j] = fl_law_lanes_sum(dot) * a->scale;
@@ -51,13 +51,13 @@ static float chunk_weights(const fl_attn_args *a, const float *q, int64_t first,
 }
 
 /* Sixteen dimensions of the chunk's weighted values. */
-static void weighted(const fl_attn_args *a, const float *p, int64_t first, int n, int d,
+static void weighted(const fl_attn_args *a, const float *p, int kv, int64_t first, int n, int d,
                      float o[16])
 {
     float v[16];
     memset(o, 0, 16 * sizeof *o);
     for (int j = 0; j < n; j++) {
-        load16(a->v, a->kv_type, (first + j) * a->kv_stride + d, v);
+        load16(a->v, a->kv_type, (first + j) * a->kv_stride + kv * a->head_dim + d, v);
         for (int i = 0; i < 16; i++) o[i] = fmaf(p[j], v[i], o[i]);
     }
 }
@@ -68,17 +68,17 @@ static int keys_in_chunk(int64_t n_keys, int64_t first)
     return left < 0 ? 0 : left < FL_ATTN_CHUNK ? (int)left : FL_ATTN_CHUNK;
 }
 
-static void one_head(const fl_attn_args *a, const float *q, int64_t n_keys, float *out)
+static void one_head(const fl_attn_args *a, const float *q, int kv, int64_t n_keys, float *out)
 {
     float max = 0.0f, sum = 0.0f;
     for (int64_t first = 0; first < n_keys; first += FL_ATTN_CHUNK) {
         const int n = keys_in_chunk(n_keys, first);
-        float p[FL_ATTN_CHUNK], m, l = chunk_weights(a, q, first, n, p, &m);
+        float p[FL_ATTN_CHUNK], m, l = chunk_weights(a, q, kv, first, n, p, &m);
         float top = first == 0 || m > max ? m : max;
         float keep = first == 0 ? 0.0f : fl_law_exp(max - top), add = fl_law_exp(m - top);
         for (int d = 0; d < a->head_dim; d += 16) {
             float o[16];
-            weighted(a, p, first, n, d, o);
+            weighted(a, p, kv, first, n, d, o);
             for (int i = 0; i < 16; i++)
                 out[d + i] = first == 0 ? o[i] : fmaf(add, o[i], keep * out[d + i]);
         }
@@ -92,9 +92,10 @@ void fl_ref_attention(const fl_attn_args *a, float *out, int64_t out_stride)
 {
     assert(fl_attn_fits(a));
     for (int r = 0; r < a->n_rows; r++) {
-        for (int h = 0; h < a->n_q; h++) {
+        for (int h = 0; h < a->n_kv * a->n_q; h++) {
             const int64_t at = (int64_t)h * a->head_dim;
-            one_head(a, a->q + r * a->q_stride + at, a->n_keys[r], out + r * out_stride + at);
+            one_head(a, a->q + r * a->q_stride + at, h / a->n_q, a->n_keys[r],
+                     out + r * out_stride + at);
         }
     }
 }
@@ -104,14 +105,14 @@ void fl_ref_attention_chunk(const fl_attn_args *a, int64_t chunk, const fl_attn_
     assert(fl_attn_fits(a));
     const int64_t first = chunk * FL_ATTN_CHUNK;
     for (int r = 0; r < a->n_rows; r++) {
-        for (int h = 0; h < a->n_q; h++) {
+        for (int h = 0; h < a->n_kv * a->n_q; h++) {
             const int64_t at = r * to->ld + h;
             const float *q = a->q + r * a->q_stride + (int64_t)h * a->head_dim;
-            const int n = keys_in_chunk(a->n_keys[r], first);
+            const int n = keys_in_chunk(a->n_keys[r], first), kv = h / a->n_q;
             float p[FL_ATTN_CHUNK];
-            to->sum[at] = n == 0 ? 0.0f : chunk_weights(a, q, first, n, p, &to->max[at]);
+            to->sum[at] = n == 0 ? 0.0f : chunk_weights(a, q, kv, first, n, p, &to->max[at]);
             for (int d = 0; n > 0 && d < a->head_dim; d += 16)
-                weighted(a, p, first, n, d, to->out + at * a->head_dim + d);
+                weighted(a, p, kv, first, n, d, to->out + at * a->head_dim + d);
         }
     }
 }

@@ -12,7 +12,7 @@
 /* A unit is up to four query heads of one row, which share what is loaded of keys and values.
  * Several units go together through a tile of keys; where that pays, the tile is turned into
  * floats once for all of them. */
-enum { HEADS = 4, UNITS = 8, TILE = 16, DIRECT_UNITS = 2 };
+enum { HEADS = 4, UNITS = 16, TILE = 16, DIRECT_UNITS = 2 };
 /* Floats of a tile, its rows padded off a power of two; long heads have fewer keys in a tile. */
 enum { PAD = 16, TILE_FLOATS = TILE * (256 + PAD), OUT_FLOATS = UNITS * HEADS * 256 };
 
@@ -26,7 +26,7 @@ enum { BLOCK_KEYS = 2, BLOCK_HEADS = 2, BLOCK_DIMS = 1 };
 typedef struct attn_unit {
     const float *q[HEADS]; /* heads past the last one repeat it and are not stored */
     float *out[HEADS];     /* the chunk's weighted values */
-    int n;
+    int kv, n;
     int keys; /* of the chunk */
     int64_t n_keys;
     float max[HEADS], sum[HEADS]; /* the chunk's */
@@ -43,8 +43,13 @@ typedef struct attn_work {
 typedef struct attn_rows {
     const void *base;
     int64_t at, stride;
-    bool fetch; /* the rows of the next tile are asked for along the way */
 } attn_rows;
+
+/* What comes after this tile is asked for on the way, some bytes with each block. */
+typedef struct attn_ahead {
+    const uint8_t *p;
+    int64_t step;
+} attn_ahead;
 
 /* Sixteen values of a cache. A product of a half and a byte is exact: the values are those that
  * the block stands for. */
@@ -56,11 +61,10 @@ FL_INLINE fl_v16 attn_load(const void *base, uint32_t type, int64_t at)
     return fl_v16_mul(fl_v16_all(fl_half_at(block)), fl_v16_of_int8(block + 2 + (at & 31)));
 }
 
-FL_INLINE void attn_fetch(const attn_rows *r, uint32_t type, int64_t row, int64_t from, int64_t n)
+FL_INLINE void attn_fetch(attn_ahead *f)
 {
-    const int64_t at = r->at + (row + TILE) * r->stride + from;
-    const int bytes = type == FL_TYPE_F32 ? 128 : type == FL_TYPE_F16 ? 64 : 34;
-    fl_prefetch((const uint8_t *)r->base + at / 32 * bytes, n / 32 * bytes);
+    fl_prefetch(f->p, f->step);
+    f->p += f->step;
 }
 
 /* Scores of keys j .. j + BLOCK_KEYS - 1 from their sums, key by key; p: one row per head. */
@@ -83,13 +87,14 @@ FL_INLINE void attn_put(const fl_v16 x[BLOCK_KEYS * BLOCK_HEADS], float scale,
 
 /* Scores of n keys; the last ones are repeated up to a whole block. */
 FL_INLINE void attn_scores(const fl_attn_args *a, const attn_rows *k, uint32_t type,
-                           const attn_unit *u, int n, float (*p)[FL_ATTN_CHUNK], int first)
+                           const attn_unit *u, int n, float (*p)[FL_ATTN_CHUNK], int first,
+                           attn_ahead *f)
 {
     for (int j = 0; j < n; j += BLOCK_KEYS) {
         int64_t at[BLOCK_KEYS];
         for (int i = 0; i < BLOCK_KEYS; i++)
             at[i] = k->at + (j + i < n ? j + i : n - 1) * k->stride;
-        for (int i = 0; k->fetch && i < BLOCK_KEYS; i++) attn_fetch(k, type, j + i, 0, a->head_dim);
+        attn_fetch(f);
 #pragma GCC unroll 2
         for (int h = 0; h < HEADS; h += BLOCK_HEADS) {
             fl_v16 x[BLOCK_KEYS * BLOCK_HEADS];
@@ -120,7 +125,6 @@ FL_INLINE void attn_values_dims(const attn_rows *v, uint32_t type, const attn_un
             for (int h = 0; h < HEADS; h++) o[b][h] = fl_v16_load(u->out[h] + d + 16 * b);
     }
     for (int j = 0; j < n; j++) {
-        if (v->fetch && d % 32 == 0) attn_fetch(v, type, j, d, 16 * dims < 32 ? 32 : 16 * dims);
         fl_v16 x[BLOCK_DIMS];
         for (int b = 0; b < dims; b++)
             x[b] = attn_load(v->base, type, v->at + j * v->stride + d + 16 * b);
@@ -134,36 +138,40 @@ FL_INLINE void attn_values_dims(const attn_rows *v, uint32_t type, const attn_un
 }
 
 FL_INLINE void attn_values(const fl_attn_args *a, const attn_rows *v, uint32_t type,
-                           const attn_unit *u, int n, const float (*p)[FL_ATTN_CHUNK], int first)
+                           const attn_unit *u, int n, const float (*p)[FL_ATTN_CHUNK], int first,
+                           attn_ahead *f)
 {
     int d = 0;
-    for (; d + 16 * BLOCK_DIMS <= a->head_dim; d += 16 * BLOCK_DIMS)
+    for (; d + 16 * BLOCK_DIMS <= a->head_dim; d += 16 * BLOCK_DIMS) {
+        attn_fetch(f);
         attn_values_dims(v, type, u, n, p, first, d, BLOCK_DIMS);
+    }
     for (; d < a->head_dim; d += 16) attn_values_dims(v, type, u, n, p, first, d, 1);
 }
 
 /* The same by type. Tiles and caches of floats are F32; a tile always holds what was Q8_0. */
 static void attn_tile_scores(const fl_attn_args *a, const attn_rows *k, uint32_t type,
-                             const attn_unit *u, int n, float (*p)[FL_ATTN_CHUNK], int first)
+                             const attn_unit *u, int n, float (*p)[FL_ATTN_CHUNK], int first,
+                             attn_ahead *f)
 {
     if (type == FL_TYPE_F16)
-        attn_scores(a, k, FL_TYPE_F16, u, n, p, first);
+        attn_scores(a, k, FL_TYPE_F16, u, n, p, first, f);
     else
-        attn_scores(a, k, FL_TYPE_F32, u, n, p, first);
+        attn_scores(a, k, FL_TYPE_F32, u, n, p, first, f);
 }
 static void attn_tile_values(const fl_attn_args *a, const attn_rows *v, uint32_t type,
-                             const attn_unit *u, int n, float (*p)[FL_ATTN_CHUNK], int first)
+                             const attn_unit *u, int n, float (*p)[FL_ATTN_CHUNK], int first,
+                             attn_ahead *f)
 {
     if (type == FL_TYPE_F16)
-        attn_values(a, v, FL_TYPE_F16, u, n, p, first);
+        attn_values(a, v, FL_TYPE_F16, u, n, p, first, f);
     else
-        attn_values(a, v, FL_TYPE_F32, u, n, p, first);
+        attn_values(a, v, FL_TYPE_F32, u, n, p, first, f);
 }
 
 FL_INLINE void attn_to_floats(const attn_rows *r, uint32_t type, int n, int head_dim, float *tile)
 {
     for (int j = 0; j < n; j++) {
-        if (r->fetch) attn_fetch(r, type, j, 0, head_dim);
         for (int d = 0; d < head_dim; d += 16)
             fl_v16_store(tile + j * (head_dim + PAD) + d,
                          attn_load(r->base, type, r->at + j * r->stride + d));
@@ -173,32 +181,59 @@ FL_INLINE void attn_to_floats(const attn_rows *r, uint32_t type, int n, int head
 /* F16 is turned into floats in the loops of few units, which saves them a tile's stores. */
 static bool attn_direct(const fl_attn_args *a, const attn_work *w)
 {
-    return a->kv_type == FL_TYPE_F32 || (a->kv_type == FL_TYPE_F16 && w->n_units <= DIRECT_UNITS);
+    return a->kv_type == FL_TYPE_F32 ||
+           (a->kv_type == FL_TYPE_F16 && w->n_units <= DIRECT_UNITS * a->n_kv);
 }
 
-/* n keys (values: of values) from the chunk's `first` on for all units. */
-static void attn_tile(const fl_attn_args *a, attn_work *w, attn_rows r, int first, int n,
-                      bool values)
+/* The units of kv head `kv`: n keys (values: of values) from the chunk's `first` on. */
+static void attn_tile_head(const fl_attn_args *a, attn_work *w, attn_rows r, int kv, int first,
+                           int n, bool values, attn_ahead *f)
 {
     uint32_t type = a->kv_type;
-    r.at += first * r.stride;
-    if (!attn_direct(a, w)) {
-        if (type == FL_TYPE_F16)
-            attn_to_floats(&r, FL_TYPE_F16, n, a->head_dim, w->tile);
-        else
-            attn_to_floats(&r, FL_TYPE_Q8_0, n, a->head_dim, w->tile);
-        r = (attn_rows){.base = w->tile, .stride = a->head_dim + PAD};
-        type = FL_TYPE_F32;
-    }
+    bool ready = attn_direct(a, w);
+    r.at += first * r.stride + kv * a->head_dim;
     for (int i = 0; i < w->n_units; i++) {
         const attn_unit *u = &w->unit[i];
         const int left = u->keys - first, m = left < n ? left : n;
-        if (m <= 0) continue;
+        if (u->kv != kv || m <= 0) continue;
+        if (!ready) {
+            if (type == FL_TYPE_F16)
+                attn_to_floats(&r, FL_TYPE_F16, n, a->head_dim, w->tile);
+            else
+                attn_to_floats(&r, FL_TYPE_Q8_0, n, a->head_dim, w->tile);
+            r = (attn_rows){.base = w->tile, .stride = a->head_dim + PAD};
+            type = FL_TYPE_F32;
+            ready = true;
+        }
         if (values)
-            attn_tile_values(a, &r, type, u, m, w->p[i], first);
+            attn_tile_values(a, &r, type, u, m, w->p[i], first, f);
         else
-            attn_tile_scores(a, &r, type, u, m, w->p[i], first);
-        r.fetch = false;
+            attn_tile_scores(a, &r, type, u, m, w->p[i], first, f);
+    }
+}
+
+/* Row `row` of keys or values. */
+static const uint8_t *attn_row(const fl_attn_args *a, const void *base, int64_t row)
+{
+    return (const uint8_t *)base +
+           fl_type_row_bytes(a->kv_type, (uint64_t)row * (uint64_t)a->kv_stride);
+}
+
+/* Keys (values: values) first .. n - 1 of a chunk, tile by tile; `then` is what comes after. */
+static void attn_tiles(const fl_attn_args *a, attn_work *w, int64_t chunk, int n, bool values,
+                       const uint8_t *then)
+{
+    const int fit = TILE_FLOATS / (a->head_dim + PAD), tile = fit < TILE ? fit / 4 * 4 : TILE;
+    const void *base = values ? a->v : a->k;
+    const attn_rows r = {base, chunk * a->kv_stride, a->kv_stride};
+    const int blocks = values ? (a->head_dim / 16 + BLOCK_DIMS - 1) / BLOCK_DIMS
+                              : (tile + BLOCK_KEYS - 1) / BLOCK_KEYS;
+    const int64_t bytes = attn_row(a, base, tile) - (const uint8_t *)base;
+    attn_ahead f = {.step = (bytes / (blocks * w->n_units) + 63) / 64 * 64};
+    for (int j = 0; j < n; j += tile) {
+        f.p = j + tile < n ? attn_row(a, base, chunk + j + tile) : then;
+        for (int kv = 0; kv < a->n_kv; kv++)
+            attn_tile_head(a, w, r, kv, j, n - j < tile ? n - j : tile, values, &f);
     }
 }
 
@@ -230,22 +265,19 @@ static float attn_soften(float *p, int n, float *max)
 /* The chunk that begins at key `first`, for all units. */
 static void attn_chunk(const fl_attn_args *a, attn_work *w, int64_t first)
 {
-    const int fit = TILE_FLOATS / (a->head_dim + PAD), tile = fit < TILE ? fit / 4 * 4 : TILE;
-    const attn_rows k = {a->k, first * a->kv_stride, a->kv_stride, true};
-    const attn_rows v = {a->v, first * a->kv_stride, a->kv_stride, true};
     int n = 0;
     for (int i = 0; i < w->n_units; i++) {
         const int64_t left = w->unit[i].n_keys - first;
         w->unit[i].keys = left < 0 ? 0 : left < FL_ATTN_CHUNK ? (int)left : FL_ATTN_CHUNK;
         n = w->unit[i].keys > n ? w->unit[i].keys : n;
     }
-    for (int j = 0; j < n; j += tile) attn_tile(a, w, k, j, n - j < tile ? n - j : tile, false);
+    attn_tiles(a, w, first, n, false, attn_row(a, a->v, first));
     for (int i = 0; i < w->n_units; i++) {
         attn_unit *u = &w->unit[i];
         for (int h = 0; u->keys > 0 && h < u->n; h++)
             u->sum[h] = attn_soften(w->p[i][h], u->keys, &u->max[h]);
     }
-    for (int j = 0; j < n; j += tile) attn_tile(a, w, v, j, n - j < tile ? n - j : tile, true);
+    attn_tiles(a, w, first, n, true, attn_row(a, a->k, first + FL_ATTN_CHUNK));
 }
 
 /* Head h of `run` and what `part` has behind it. */
@@ -265,10 +297,12 @@ static void attn_join(attn_unit *run, const attn_unit *part, int h, int head_dim
 /* Units are counted row by row; `head` becomes the first head of a row that is unit `number`. */
 static int64_t attn_place(const fl_attn_args *a, int64_t number, attn_unit *u, int64_t *head)
 {
-    const int64_t per_row = (a->n_q + HEADS - 1) / HEADS, r = number / per_row;
-    *head = number % per_row * HEADS;
-    u->n = a->n_q - *head < HEADS ? (int)(a->n_q - *head) : HEADS;
+    const int64_t per_kv = (a->n_q + HEADS - 1) / HEADS, per_row = per_kv * a->n_kv;
+    const int64_t r = number / per_row, h = number % per_kv * HEADS;
+    u->kv = (int)(number % per_row / per_kv);
+    u->n = a->n_q - h < HEADS ? (int)(a->n_q - h) : HEADS;
     u->n_keys = a->n_keys[r];
+    *head = (int64_t)u->kv * a->n_q + h;
     for (int i = 0; i < HEADS; i++)
         u->q[i] = a->q + r * a->q_stride + (*head + (i < u->n ? i : u->n - 1)) * a->head_dim;
     return r;
@@ -277,7 +311,10 @@ static void attn_place_out(attn_unit *u, float *out, int head_dim)
 {
     for (int i = 0; i < HEADS; i++) u->out[i] = out + (int64_t)(i < u->n ? i : u->n - 1) * head_dim;
 }
-static int attn_units(const fl_attn_args *a) { return a->n_rows * ((a->n_q + HEADS - 1) / HEADS); }
+static int attn_units(const fl_attn_args *a)
+{
+    return a->n_rows * a->n_kv * ((a->n_q + HEADS - 1) / HEADS);
+}
 
 /* All chunks of w's units, whose outputs and first partials are in `run`. */
 static void attn_group(const fl_attn_args *a, attn_work *w, attn_unit *run, float *part)

@@ -91,36 +91,34 @@ static int64_t row_keys(const attn_run *r, int t)
     return p->at + rows - (r->layer == p->hp->n_layer);
 }
 
-/* The query heads of kv head `kv`, rows t .. t + n - 1; n_keys has room for their keys. */
-static fl_attn_args row_args(const attn_run *r, int kv, int t, int n, int64_t *n_keys)
+/* Rows t .. t + n - 1; n_keys has room for their keys. */
+static fl_attn_args row_args(const attn_run *r, int t, int n, int64_t *n_keys)
 {
     const fl_hparams *hp = r->p->hp;
     const fl_state *st = r->p->state;
-    const int64_t hd = hp->head_dim, group = hp->n_head / hp->n_head_kv;
-    const int64_t skip = r->layer == hp->n_layer;
-    const uint64_t head_at = (uint64_t)skip * fl_state_kv_row_bytes(st) +
-                             fl_type_row_bytes(st->kv_type, (uint64_t)(kv * hd));
+    const int64_t row = (int64_t)hp->n_head * hp->head_dim;
+    const uint64_t skip = r->layer == hp->n_layer ? fl_state_kv_row_bytes(st) : 0;
     for (int i = 0; i < n; i++) n_keys[i] = row_keys(r, t + i);
-    return (fl_attn_args){.q = r->p->buf->attn.q + (t * hp->n_head + kv * group) * hd,
-                          .q_stride = hp->n_head * hd,
+    return (fl_attn_args){.q = r->p->buf->attn.q + t * row,
+                          .q_stride = row,
                           .n_rows = n,
-                          .n_q = (int)group,
-                          .head_dim = (int)hd,
-                          .k = (const uint8_t *)st->k[r->layer] + head_at,
-                          .v = (const uint8_t *)st->v[r->layer] + head_at,
+                          .n_kv = hp->n_head_kv,
+                          .n_q = hp->n_head / hp->n_head_kv,
+                          .head_dim = hp->head_dim,
+                          .k = (const uint8_t *)st->k[r->layer] + skip,
+                          .v = (const uint8_t *)st->v[r->layer] + skip,
                           .kv_stride = st->kv_row,
                           .kv_type = st->kv_type,
                           .n_keys = n_keys,
-                          .scale = 1.0f / sqrtf((float)hd)};
+                          .scale = 1.0f / sqrtf((float)hp->head_dim)};
 }
 
-/* The gates of row t's query heads that share kv head `kv`. */
-static void gate_heads(const attn_run *r, int kv, int t)
+static void gate_heads(const attn_run *r, int t)
 {
     const fl_hparams *hp = r->p->hp;
     const fl_attn_buffers *b = &r->p->buf->attn;
-    const int hd = hp->head_dim, group = hp->n_head / hp->n_head_kv;
-    for (int h = kv * group; h < (kv + 1) * group; h++) {
+    const int hd = hp->head_dim;
+    for (int h = 0; h < hp->n_head; h++) {
         const int64_t at = (int64_t)t * hp->n_head + h;
         float *out = b->out + at * hd;
         const float *gate = b->qg + (2 * at + 1) * hd;
@@ -129,89 +127,81 @@ static void gate_heads(const attn_run *r, int kv, int t)
     }
 }
 
-/* A group of rows and one key-value head. Late rows see the most keys; they go first so that the
- * pool ends evenly. */
+/* A group of rows. Late rows see the most keys; they go first so that the pool ends evenly. */
 static void attend_task(void *arg, int task, int worker)
 {
     const attn_run *r = arg;
-    const fl_hparams *hp = r->p->hp;
-    const int kv = task % hp->n_head_kv, end = r->p->n_rows - task / hp->n_head_kv * r->group;
-    const int t = end > r->group ? end - r->group : 0, n = end - t;
+    const int end = r->p->n_rows - task * r->group, t = end > r->group ? end - r->group : 0;
     int64_t n_keys[FL_ATTN_HEADS];
-    const fl_attn_args a = row_args(r, kv, t, n, n_keys);
-    const int64_t at = (a.q - r->p->buf->attn.q);
+    const fl_attn_args a = row_args(r, t, end - t, n_keys);
     (void)worker;
-    r->p->exec->k.attention(&a, r->p->buf->attn.out + at, a.q_stride);
-    for (int i = 0; i < n; i++) gate_heads(r, kv, t + i);
+    r->p->exec->k.attention(&a, r->p->buf->attn.out + t * a.q_stride, a.q_stride);
+    for (int i = t; i < end; i++) gate_heads(r, i);
 }
 
-/* From head `head` of slot `slot` on. */
-static fl_attn_part part_at(const attn_run *r, int64_t slot, int head)
+static fl_attn_part part_at(const attn_run *r, int64_t slot)
 {
     const fl_hparams *hp = r->p->hp;
     const fl_attn_buffers *b = &r->p->buf->attn;
-    const int64_t at = slot * hp->n_head + head;
+    const int64_t at = slot * hp->n_head;
     return (fl_attn_part){b->part_max + at, b->part_sum + at, b->part_out + at * hp->head_dim,
                           hp->n_head};
 }
 
-/* One chunk of keys, a group of rows, one key-value head; neighbours read the same chunk. */
+/* One chunk of keys and a group of rows; neighbours read the same chunk. */
 static void chunk_task(void *arg, int task, int worker)
 {
     const attn_run *r = arg;
-    const fl_hparams *hp = r->p->hp;
     const int rows = r->p->n_rows, groups = (rows + r->group - 1) / r->group;
-    const int kv = task % hp->n_head_kv, g = task / hp->n_head_kv % groups;
-    const int c = task / hp->n_head_kv / groups, t = g * r->group;
+    const int c = task / groups, t = task % groups * r->group;
     int64_t n_keys[FL_ATTN_HEADS];
-    const fl_attn_args a = row_args(r, kv, t, rows - t < r->group ? rows - t : r->group, n_keys);
-    const fl_attn_part to = part_at(r, (int64_t)c * rows + t, kv * a.n_q);
+    const fl_attn_args a = row_args(r, t, rows - t < r->group ? rows - t : r->group, n_keys);
+    const fl_attn_part to = part_at(r, (int64_t)c * rows + t);
     (void)worker;
     r->p->exec->k.attention_chunk(&a, r->chunk + c, &to);
 }
 
-/* The window's chunks of one row and one key-value head, in order. */
-static void join_task(void *arg, int task, int worker)
+/* The window's chunks of one row, in order. */
+static void join_task(void *arg, int t, int worker)
 {
     const attn_run *r = arg;
     const fl_hparams *hp = r->p->hp;
     const fl_attn_buffers *b = &r->p->buf->attn;
-    const int kv = task % hp->n_head_kv, t = task / hp->n_head_kv;
-    const int hd = hp->head_dim, group = hp->n_head / hp->n_head_kv;
-    const int64_t at = (int64_t)t * hp->n_head + kv * group;
-    const fl_attn_part run = {b->run_max + at, b->run_sum + at, b->out + at * hd, hp->n_head};
+    const int hd = hp->head_dim, heads = hp->n_head;
+    const int64_t at = (int64_t)t * heads;
+    const fl_attn_part run = {b->run_max + at, b->run_sum + at, b->out + at * hd, heads};
     (void)worker;
-    for (int h = 0; r->chunk == 0 && h < group; h++) run.sum[h] = 0.0f;
+    for (int h = 0; r->chunk == 0 && h < heads; h++) run.sum[h] = 0.0f;
     for (int c = 0; c < r->window; c++) {
-        const fl_attn_part part = part_at(r, (int64_t)c * r->p->n_rows + t, kv * group);
-        r->p->exec->k.attention_join(&run, &part, group, hd);
+        const fl_attn_part part = part_at(r, (int64_t)c * r->p->n_rows + t);
+        r->p->exec->k.attention_join(&run, &part, heads, hd);
     }
     if (!r->last) return;
-    for (int i = 0; i < group * hd; i++) run.out[i] = run.out[i] / run.sum[i / hd];
-    gate_heads(r, kv, t);
+    for (int h = 0; h < heads; h++)
+        for (int d = 0; d < hd; d++) run.out[h * hd + d] = run.out[h * hd + d] / run.sum[h];
+    gate_heads(r, t);
 }
 
 /* All rows and heads. Groups of rows go to the threads where there are enough of them; else
  * chunks of keys do, so that one row over a long context keeps every thread busy. */
 static void attend(attn_run *r)
 {
-    const fl_hparams *hp = r->p->hp;
     fl_pool *pool = r->p->exec->pool;
-    const int rows = r->p->n_rows, kv = hp->n_head_kv, threads = fl_pool_threads(pool);
-    const int fit = FL_ATTN_HEADS / (hp->n_head / kv);
-    r->group = fit > 1 ? fit : 1;
-    const int tasks = (rows + r->group - 1) / r->group * kv;
+    const int rows = r->p->n_rows, threads = fl_pool_threads(pool);
+    r->group = FL_ATTN_HEADS / r->p->hp->n_head;
+    if (r->group < 1) r->group = 1;
+    const int groups = (rows + r->group - 1) / r->group;
     const int64_t chunks = (row_keys(r, rows - 1) + FL_ATTN_CHUNK - 1) / FL_ATTN_CHUNK;
-    if (threads == 1 || tasks >= 4 * threads || chunks == 1 || rows > FL_ATTN_SLOTS) {
-        fl_pool_run(pool, attend_task, r, tasks);
+    if (threads == 1 || groups >= 4 * threads || chunks == 1 || rows > FL_ATTN_SLOTS) {
+        fl_pool_run(pool, attend_task, r, groups);
         return;
     }
     const int64_t window = FL_ATTN_SLOTS / rows;
     for (r->chunk = 0; r->chunk < chunks; r->chunk += window) {
         r->last = chunks - r->chunk <= window;
         r->window = r->last ? (int)(chunks - r->chunk) : (int)window;
-        fl_pool_run(pool, chunk_task, r, r->window * tasks);
-        fl_pool_run(pool, join_task, r, rows * kv);
+        fl_pool_run(pool, chunk_task, r, r->window * groups);
+        fl_pool_run(pool, join_task, r, rows);
     }
 }
 

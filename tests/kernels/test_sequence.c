@@ -203,11 +203,11 @@ typedef struct heads {
 } heads;
 
 /* The first row sees n_keys keys, the others some of them. */
-static void heads_make(heads *h, int n_rows, int n_q, int head_dim, int64_t n_keys, uint32_t type,
-                       int kind)
+static void heads_make(heads *h, int n_rows, int n_kv, int n_q, int head_dim, int64_t n_keys,
+                       uint32_t type, int kind)
 {
-    int64_t stride = head_dim + (type == FL_TYPE_Q8_0 ? 32 : 8) * fl_rnd_below(3);
-    int64_t n = n_keys * stride, q_stride = n_q * head_dim + fl_rnd_below(3);
+    int64_t stride = n_kv * head_dim + (type == FL_TYPE_Q8_0 ? 32 : 8) * fl_rnd_below(3);
+    int64_t n = n_keys * stride, q_stride = n_kv * n_q * head_dim + fl_rnd_below(3);
     float *f = malloc((size_t)n * sizeof *f);
     h->q = malloc((size_t)(n_rows * q_stride) * sizeof(float));
     h->k = malloc(fl_type_row_bytes(type, (uint64_t)n));
@@ -220,10 +220,11 @@ static void heads_make(heads *h, int n_rows, int n_q, int head_dim, int64_t n_ke
     }
     free(f);
     for (int r = 0; r < n_rows; r++) h->n_keys[r] = r == 0 ? n_keys : 1 + fl_rnd_below((int)n_keys);
-    h->n_out = (int64_t)n_rows * n_q * head_dim;
+    h->n_out = (int64_t)n_rows * n_kv * n_q * head_dim;
     h->a = (fl_attn_args){.q = h->q,
                           .q_stride = q_stride,
                           .n_rows = n_rows,
+                          .n_kv = n_kv,
                           .n_q = n_q,
                           .head_dim = head_dim,
                           .k = h->k,
@@ -243,7 +244,7 @@ static void heads_free(heads *h)
 
 static void heads_run(const heads *h, const fl_kernels *k, float *out)
 {
-    k->attention(&h->a, out, (int64_t)h->a.n_q * h->a.head_dim);
+    k->attention(&h->a, out, (int64_t)h->a.n_kv * h->a.n_q * h->a.head_dim);
 }
 
 static const int keys[] = {1, 2, 15, 16, 17, 40, 255, 256, 257, 300, 512, 530, 769};
@@ -259,7 +260,8 @@ static void heads_case(heads *h, int c)
     int dim = fl_rnd_below(3) ? 16 * (1 + fl_rnd_below(9)) : c % 4 == 0 ? 528 : 256;
     if (keys[c / 6] > 300) dim = 48;
     if (type == FL_TYPE_Q8_0) dim = (dim + 31) / 32 * 32;
-    heads_make(h, 1 + fl_rnd_below(6), 1 + fl_rnd_below(9), dim, keys[c / 6], type, kind);
+    heads_make(h, 1 + fl_rnd_below(6), 1 + fl_rnd_below(3), 1 + fl_rnd_below(9), dim, keys[c / 6],
+               type, kind);
 }
 
 static void test_attention_tiers(void **state)
@@ -289,7 +291,8 @@ static void test_attention_tiers(void **state)
 static void heads_by_chunks(const heads *h, const fl_kernels *k, float *out)
 {
     const fl_attn_args *a = &h->a;
-    const int64_t ld = a->n_q + 1, n = a->n_rows * ld, dim = a->head_dim;
+    const int64_t n_heads = a->n_kv * a->n_q, ld = n_heads + 1, n = a->n_rows * ld,
+                  dim = a->head_dim;
     float *m[2], *l[2], *o[2];
     for (int i = 0; i < 2; i++) {
         m[i] = fl_guard_new(n);
@@ -302,15 +305,15 @@ static void heads_by_chunks(const heads *h, const fl_kernels *k, float *out)
         for (int r = 0; r < a->n_rows; r++) {
             const fl_attn_part run = {m[0] + r * ld, l[0] + r * ld, o[0] + r * ld * dim, ld};
             const fl_attn_part part = {m[1] + r * ld, l[1] + r * ld, o[1] + r * ld * dim, ld};
-            assert_true(fl_guard_untouched(part.sum, a->n_q));
-            assert_true(fl_guard_untouched(part.max, a->n_q));
-            assert_true(fl_guard_untouched(part.out, a->n_q * dim));
-            k->attention_join(&run, &part, a->n_q, a->head_dim);
+            assert_true(fl_guard_untouched(part.sum, n_heads));
+            assert_true(fl_guard_untouched(part.max, n_heads));
+            assert_true(fl_guard_untouched(part.out, n_heads * dim));
+            k->attention_join(&run, &part, (int)n_heads, a->head_dim);
         }
     }
     for (int r = 0; r < a->n_rows; r++)
-        for (int64_t i = 0; i < a->n_q * dim; i++)
-            out[r * a->n_q * dim + i] = o[0][r * ld * dim + i] / l[0][r * ld + i / dim];
+        for (int64_t i = 0; i < n_heads * dim; i++)
+            out[r * n_heads * dim + i] = o[0][r * ld * dim + i] / l[0][r * ld + i / dim];
     for (int i = 0; i < 2; i++) {
         fl_guard_check(m[i], n, "attention_chunk max");
         fl_guard_check(l[i], n, "attention_chunk sum");
@@ -353,7 +356,7 @@ static void test_attention_rows(void **state)
     for (int c = 0; c < 12 * n_tiers; c++) {
         const fl_kernels *k = &tier[c / 12];
         heads h;
-        heads_make(&h, c % 2 ? MAX_ROWS : 9, 1 + c % 5, 32, 530, kv_types[c % 3], 3);
+        heads_make(&h, c % 2 ? MAX_ROWS : 9, 1 + c % 2, 1 + c % 5, 32, 530, kv_types[c % 3], 3);
         float *want = fl_guard_new(h.n_out), *got = fl_guard_new(h.n_out);
         heads_run(&h, k, want);
         for (int r = 0; r < h.a.n_rows; r++) {
@@ -361,7 +364,8 @@ static void test_attention_rows(void **state)
             one.n_rows = 1;
             one.q += r * one.q_stride;
             one.n_keys += r;
-            k->attention(&one, got + r * one.n_q * 32, one.n_q * 32);
+            const int64_t stride = one.n_kv * one.n_q * 32;
+            k->attention(&one, got + r * stride, stride);
         }
         fl_same_bits(got, want, h.n_out, k->name, "rows of attention alone");
         fl_guard_free(want);
@@ -401,7 +405,7 @@ static void test_attention_accuracy(void **state)
     double want[64];
     for (int c = 0; c < N_KEYS * 2; c++) {
         heads h;
-        heads_make(&h, 1, 3, 64, keys[c / 2], FL_TYPE_F32, c & 1 ? 3 : 0);
+        heads_make(&h, 1, 1, 3, 64, keys[c / 2], FL_TYPE_F32, c & 1 ? 3 : 0);
         heads_run(&h, &ref, out);
         for (int i = 0; i < 3; i++) {
             attention_double(&h, i, want);
@@ -420,7 +424,7 @@ static void test_attention_q8_0(void **state)
     assert_true(fl_kernels_init(&k, NULL));
     for (int c = 0; c < N_KEYS * 2; c++) {
         heads h;
-        heads_make(&h, 1, 5, 96, keys[c / 2], FL_TYPE_Q8_0, c & 1 ? 5 : 0);
+        heads_make(&h, 1, 1, 5, 96, keys[c / 2], FL_TYPE_Q8_0, c & 1 ? 5 : 0);
         const int64_t n = h.n_keys[0] * h.a.kv_stride;
         float *f = malloc((size_t)(2 * n) * sizeof *f);
         assert_non_null(f);
@@ -450,7 +454,7 @@ static void test_attention_alone(void **state)
     assert_true(fl_kernels_init(&k, NULL));
     for (int c = 0; c < N_KEYS; c++) {
         heads h;
-        heads_make(&h, 1, 8, 32, keys[c] + 300, FL_TYPE_F32, 0);
+        heads_make(&h, 1, 1, 8, 32, keys[c] + 300, FL_TYPE_F32, 0);
         float *want = fl_guard_new(8 * 32), *got = fl_guard_new(8 * 32);
         h.n_keys[0] = keys[c];
         heads_run(&h, &k, want);
