@@ -128,12 +128,14 @@ $(B)/bench/%: bench/%.c $(BENCH_LIB) $(LIB)
 
 # Evaluations and measurements are not run, but must not fall behind what they call.
 test-programs: all $(TESTS) $(TEST_TOOLS) $(REPLAY) $(if $(filter release,$(VARIANT)),$(EVAL) $(BENCH))
+# The tests of the kernels once more, on the CPUs that qemu has.
+EMULATED := $(if $(filter release,$(VARIANT)),$(foreach cpu,Haswell Nehalem,"tests/emulated.sh $(cpu) $(B)"))
 test: deps
 	@$(MAKE) --no-print-directory VARIANT=$(VARIANT) test-programs
-	@tests/run.sh $(VARIANT) $(TESTS) $(REPLAY)
+	@tests/run.sh $(VARIANT) $(EMULATED) $(TESTS) $(REPLAY)
 # What a change must pass before it is shared: the same tests without the install step.
 test-quick: test-programs
-	@tests/run.sh $(VARIANT) $(TESTS) $(REPLAY)
+	@tests/run.sh $(VARIANT) $(EMULATED) $(TESTS) $(REPLAY)
 test-all: test
 	@FL_TEST_LONG=1 tests/run.sh $(VARIANT) $(TESTS) $(REPLAY)
 test-peers: all

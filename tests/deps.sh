@@ -2,7 +2,7 @@
 # Installs the Debian packages that the build and the tests need; silent when none is missing.
 set -eu
 packages=(gcc libc6-dev make pkg-config liburing-dev libjansson-dev libpcre2-dev libutf8proc-dev
-    libxxhash-dev libhwloc-dev libcmocka-dev clang-format valgrind)
+    libxxhash-dev libhwloc-dev libcmocka-dev clang-format valgrind qemu-user)
 missing=()
 for p in "${packages[@]}"; do
     dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null | grep -q '^installed$' || missing+=("$p")

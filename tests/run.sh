@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs test programs (cmocka, or fuzz replays that print TAP lines), as many at once as there are
-# cores, and ends with ONE line:
+# Runs test programs (cmocka, or others that print TAP lines, with arguments if any), as many at
+# once as there are cores, and ends with ONE line:
 #   N passed, N failed, N skipped
 # A program that crashes, times out or runs no test counts as a failure; so does a skip that
 # tests/skips.txt does not name.
@@ -19,12 +19,13 @@ trap 'rm -rf "$work"' EXIT
 # Prints a program's line, and its output when something failed, in one piece; its counts go to a
 # file of its own.
 run_program() {
-    local t=$1 start=$SECONDS here p f s rc name
-    here=$work/${t//\//_}
+    local t=$1 start=$SECONDS here p f s rc name command
+    read -r -a command <<<"$t" # a script has arguments
+    here=$work/${t//[\/ ]/_}
     local log=$here/log
     # What programs store about a model must not come from, or go to, the user's own cache.
     mkdir -p "$here/cache"
-    XDG_CACHE_HOME=$here/cache timeout -k 5 "${FL_TEST_TIMEOUT:-600}" "$t" >"$log" 2>&1
+    XDG_CACHE_HOME=$here/cache timeout -k 5 "${FL_TEST_TIMEOUT:-600}" "${command[@]}" >"$log" 2>&1
     rc=$?
     s=$(grep -c -i -E '^(not )?ok .*# skip' "$log")
     p=$(grep '^ok ' "$log" | grep -c -v -i '# skip')
