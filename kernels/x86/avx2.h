@@ -88,13 +88,6 @@ FL_INLINE float fl_sumsq8(const float *x, int64_t n)
     return fl_lanes_finish(a, b, x + i, x + i, n - i);
 }
 
-/* Element i is the sum of the eight integers of v[i]. */
-FL_INLINE __m128i fl_hsum4(const __m256i v[4])
-{
-    __m256i s = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
-    return _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-}
-
 FL_INLINE __m256i fl_load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 FL_INLINE __m128i fl_load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
 FL_INLINE float fl_half_at(const uint8_t *p)
@@ -104,15 +97,17 @@ FL_INLINE float fl_half_at(const uint8_t *p)
     return _cvtsh_ss(h);
 }
 
-/* Shuffle that repeats 16-bit element k of each half eight times. */
-FL_INLINE __m256i fl_spread16(int k) { return _mm256_set1_epi16((short)(0x0100 + 0x0202 * k)); }
-
-/* Weight rows that a kernel of one activation row asks for ahead of time: the next group of four,
+/* Weight rows that a kernel of float weights asks for ahead of time: the next group of four,
  * in the order of addresses, since one stream is fetched faster than four (FORMAT.md). */
 enum { FL_PREFETCH_ROWS = 4 };
 FL_INLINE void fl_prefetch(const uint8_t *p, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
+}
+/* The same, into the L2 cache: for what is used later than the L1 cache could keep it. */
+FL_INLINE void fl_prefetch_far(const uint8_t *p, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T1);
 }
 
 #endif

@@ -67,7 +67,9 @@ FL_INLINE void fl_lane_rows(const fl_lane_span *s, const fl_lane_kind *t, const 
 {
     fl_lane_block w[FL_LANE_WEIGHTS];
     const int quads = (valid + 3) / 4;
-    for (int b = 0; b < s->n_blocks; b++) {
+    const uint8_t *ahead = s->data + (n + FL_LANE_WEIGHTS) * s->row_bytes;
+    for (int b = 0; b < s->n_blocks; b++, ahead += FL_LANE_WEIGHTS * t->bytes) {
+        fl_prefetch_far(ahead, FL_LANE_WEIGHTS * t->bytes);
         for (int i = 0; i < 4 * quads; i++) {
             int64_t row = n + (i < valid ? i : valid - 1);
             t->unpack(s->data + row * s->row_bytes + (int64_t)b * t->bytes, &w[i]);

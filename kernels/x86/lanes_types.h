@@ -1,9 +1,7 @@
 #ifndef FL_KERNELS_X86_LANES_TYPES_H
 #define FL_KERNELS_X86_LANES_TYPES_H
 
-#include "kernels/x86/law_32.h"
-#include "kernels/x86/law_k.h"
-#include "kernels/x86/law_s.h"
+#include "kernels/x86/lanes_unpack.h"
 
 /* Weights for products whose lanes are activation rows: how each type is unpacked. */
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)

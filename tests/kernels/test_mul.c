@@ -48,6 +48,8 @@ static void test_mul_law_tiers(void **state)
             check_tiers(*t, true, 2, 256, 67, 0);
             /* More blocks and weight rows than the kernels for many rows take at once. */
             check_tiers(*t, true, 35, 256 * 10, 7 + fl_rnd_below(20), h);
+            check_tiers(*t, true, 9, 256 * 70, 1 + fl_rnd_below(8), h);
+            check_tiers(*t, true, 261, 256, 1 + fl_rnd_below(8), h);
         }
     }
     fl_law_option_h = false;
