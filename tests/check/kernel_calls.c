@@ -98,6 +98,7 @@ static void attention(void)
     const fl_attn_args a = {.q = x,
                             .q_stride = HEADS * HEAD,
                             .n_rows = n_rows,
+                            .n_kv = 1,
                             .n_q = HEADS,
                             .head_dim = HEAD,
                             .k = keys,
