@@ -71,8 +71,11 @@ static void random_block(uint32_t type, uint8_t *b, int bytes, int kind)
         [FL_TYPE_Q5_K] = {0, 2},     [FL_TYPE_Q2_K] = {80, 82}, [FL_TYPE_Q3_K] = {108, 108},
         [FL_TYPE_Q6_K] = {208, 208},
     };
-    for (int i = 0; i < bytes; i++)
-        b[i] = kind == 2 ? 0xff : kind == 3 ? (uint8_t)(fl_rnd() & 0x80) : (uint8_t)fl_rnd();
+    static const uint8_t ends[4] = {0x00, 0xff, 0x80, 0x7f};
+    for (int i = 0; i < bytes; i++) {
+        const uint32_t r = fl_rnd();
+        b[i] = (uint8_t)(kind == 2 ? 0xff : kind == 3 ? r & 0x80 : kind == 4 ? ends[r & 3] : r);
+    }
     if (type == FL_TYPE_F32) {
         float f = fl_rnd_uniform();
         memcpy(b, &f, 4);

@@ -13,8 +13,9 @@ enum { FL_DATA_KINDS = 6 };
 void fl_rnd_floats(float *x, int64_t n, int kind);
 
 /* Random blocks of a type with finite scales. kind 0: scales near 2^-5; 1: any finite scale down
- * to denormals; 2: all levels and sub-scales at their largest; 3: at their smallest pattern. */
-enum { FL_BLOCK_KINDS = 4 };
+ * to denormals; 2: all levels and sub-scales at their largest; 3: at their smallest pattern; 4:
+ * bytes from the ends of their range, as of signed ones, at random. */
+enum { FL_BLOCK_KINDS = 5 };
 void fl_rnd_blocks(uint32_t type, void *dst, int64_t elems, int kind);
 
 /* A block that quantization would not often make: all x 127, -127 or 0, every exponent the same one
