@@ -56,7 +56,6 @@ static void lay_moe(fl_moe_buffers *b, const fl_hparams *hp, const fl_buffers_sh
     b->shared_g = FL_TAKE(a, float, rows * hp->d_ff_shared);
     b->shared_u = FL_TAKE(a, float, rows * hp->d_ff_shared);
     b->shared_gate = FL_TAKE(a, float, rows);
-    b->shared_q = take_act(a, rows, hp->d_ff_shared);
     b->shared_y = FL_TAKE(a, float, rows * hp->d_model);
     b->pair_x = s->float_experts ? FL_TAKE(a, float, pairs * hp->d_model) : NULL;
     b->pair_q = take_act(a, pairs, max64(hp->d_model, hp->d_ff));

@@ -38,9 +38,8 @@ typedef struct fl_gdn_buffers {
 
 typedef struct fl_moe_buffers {
     float *logits;              /* [T][n_expert] */
-    float *shared_g, *shared_u; /* [T][d_ff_shared] */
+    float *shared_g, *shared_u; /* [T][d_ff_shared]; shared_u as pair_u below */
     float *shared_gate;         /* [T] */
-    fl_act *shared_q;           /* [T][d_ff_shared / 256] */
     float *shared_y;            /* [T][d_model] */
     /* One pair = one (row, expert) product; at most T * top_k. Pairs of one expert are
      * neighbours. */

@@ -27,6 +27,12 @@ static bool all_finite(const float *x, int64_t n)
     return bad == 0;
 }
 
+bool fl_row_add(float *y, const float *delta, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] += delta[i];
+    return all_finite(y, n);
+}
+
 typedef struct add_run {
     float *y;
     const float *delta;
@@ -37,11 +43,9 @@ typedef struct add_run {
 static void add_task(void *arg, int t, int worker)
 {
     add_run *r = arg;
-    float *y = r->y + t * r->n;
-    const float *delta = r->delta + t * r->n;
     (void)worker;
-    for (int64_t i = 0; i < r->n; i++) y[i] += delta[i];
-    if (!all_finite(y, r->n)) atomic_store_explicit(&r->broken, true, memory_order_relaxed);
+    if (!fl_row_add(r->y + t * r->n, r->delta + t * r->n, r->n))
+        atomic_store_explicit(&r->broken, true, memory_order_relaxed);
 }
 
 bool fl_rows_add(const fl_pass *p, float *y, const float *delta)

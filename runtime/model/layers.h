@@ -86,6 +86,8 @@ void fl_rows_norm(const fl_pass *p, const float *w);
 /* y += delta over all rows of the pass ([n_rows][d_model]). False when a sum is not finite: what
  * comes out of a mixer or of the experts is looked at here, or the next layer would be named. */
 FL_CHECKED bool fl_rows_add(const fl_pass *p, float *y, const float *delta);
+/* The same for one row of n values. */
+FL_CHECKED bool fl_row_add(float *y, const float *delta, int64_t n);
 
 /* The one wording of a NaN. */
 FL_CHECKED fl_status fl_pass_nan(int layer, const char *where, fl_err *err);

@@ -1,5 +1,6 @@
 #include <assert.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "runtime/model/layers.h"
@@ -237,10 +238,16 @@ static fl_status run_union(const fl_pass *p, int layer, int n, int n_present, fl
 
 /* ---- all of it ---- */
 
+typedef struct combine_run {
+    const fl_pass *p;
+    atomic_bool broken;
+} combine_run;
+
 /* x += the row's experts by falling probability, the shared expert last: one fma chain from 0. */
 static void combine_task(void *arg, int t, int worker)
 {
-    const fl_pass *p = arg;
+    combine_run *r = arg;
+    const fl_pass *p = r->p;
     const fl_buffers *b = p->buf;
     const fl_kernels *kern = &p->exec->k;
     const int64_t d = p->hp->d_model;
@@ -251,6 +258,8 @@ static void combine_task(void *arg, int t, int worker)
     for (int i = t * k; i < (t + 1) * k; i++)
         kern->axpy(b->route.weight[i], b->moe.pair_y + b->route.pair[i] * d, d, y);
     fl_moe_add_shared(p, t, y);
+    if (!fl_row_add(b->x + t * d, y, d))
+        atomic_store_explicit(&r->broken, true, memory_order_relaxed);
 }
 
 fl_status fl_moe_forward(const fl_pass *p, int layer, fl_err *err)
@@ -260,7 +269,7 @@ fl_status fl_moe_forward(const fl_pass *p, int layer, fl_err *err)
     FL_TRY(route(p, layer, err));
     const int n = make_union(p, layer, &n_present);
     FL_TRY(run_union(p, layer, n, n_present, err));
-    fl_pool_run(p->exec->pool, combine_task, (void *)p, p->n_rows);
-    const bool finite = fl_rows_add(p, p->buf->x, p->buf->y);
-    return finite ? FL_OK : fl_pass_nan(layer, "MoE output", err);
+    combine_run r = {.p = p};
+    fl_pool_run(p->exec->pool, combine_task, &r, p->n_rows);
+    return atomic_load(&r.broken) ? fl_pass_nan(layer, "MoE output", err) : FL_OK;
 }

@@ -21,6 +21,7 @@ typedef struct part_run {
     int64_t ffn_piece, down_piece; /* outputs of one task */
     int ffn_pieces, down_pieces;   /* of an expert */
     int end[5];                    /* of each kind of task above */
+    atomic_int shared_left;        /* rows */
     atomic_bool bad, shared_bad;
 } part_run;
 
@@ -155,7 +156,26 @@ static void run_down(const part_run *r, int u, int piece)
 
 /* ---- shared expert ---- */
 
-/* h of one row, quantized where its down reads it so. */
+/* Where its h is quantized, if it is: in the place of up's output, as an expert's. */
+static fl_act *shared_q(const fl_pass *p)
+{
+    return p->hp->d_ff_shared % 256 == 0 ? (fl_act *)(void *)p->buf->moe.shared_u : NULL;
+}
+
+static fl_rows shared_mid_rows(const fl_pass *p)
+{
+    const int64_t ff = p->hp->d_ff_shared;
+    return (fl_rows){
+        .x = p->buf->moe.shared_g, .ld = ff, .cols = ff, .q = shared_q(p), .n = p->n_rows};
+}
+
+static void begin_shared(part_run *r)
+{
+    atomic_init(&r->shared_left, r->p->n_rows);
+    fl_latch_set(&r->p->buf->route.shared_ready, 1);
+}
+
+/* h of one row; the last one quantizes all. */
 static void shared_mid(part_run *r, int t)
 {
     const fl_moe_buffers *b = &r->p->buf->moe;
@@ -164,16 +184,12 @@ static void shared_mid(part_run *r, int t)
     const int64_t ff = r->p->hp->d_ff_shared;
     float *g = b->shared_g + t * ff;
     k->silu_mul(g, b->shared_u + t * ff, ff, g);
-    if (fl_exec_uses_law(r->p->exec, down->type, ff) &&
-        !k->act_quantize(g, ff, b->shared_q + t * (ff / 256)))
-        atomic_store_explicit(&r->shared_bad, true, memory_order_relaxed);
-}
-
-static fl_rows shared_mid_rows(const fl_pass *p)
-{
-    const int64_t ff = p->hp->d_ff_shared;
-    return (fl_rows){
-        .x = p->buf->moe.shared_g, .ld = ff, .cols = ff, .q = p->buf->moe.shared_q, .n = p->n_rows};
+    if (atomic_fetch_sub_explicit(&r->shared_left, 1, memory_order_acq_rel) > 1) return;
+    const bool law = fl_exec_uses_law(r->p->exec, down->type, ff);
+    for (int i = 0; law && i < r->p->n_rows; i++)
+        if (!k->act_quantize(b->shared_g + i * ff, ff, shared_q(r->p) + i * (ff / 256)))
+            atomic_store_explicit(&r->shared_bad, true, memory_order_relaxed);
+    fl_latch_arrive(&r->p->buf->route.shared_ready, 1);
 }
 
 static void run_shared_down(const part_run *r, int piece)
@@ -217,6 +233,7 @@ fl_status fl_moe_shared(const fl_pass *p, int layer, fl_err *err)
     const fl_linear_job down = {&p->weights->layer[layer].shared_down, p->buf->moe.shared_y,
                                 p->hp->d_model};
     FL_TRY(fl_moe_begin(p, layer, err));
+    begin_shared(&r);
     fl_pool_run(p->exec->pool, shared_mid_task, &r, p->n_rows);
     const fl_rows mid = shared_mid_rows(p);
     fl_observe(p->see, FL_SITE_SHARED_MID, -1, &mid);
@@ -243,7 +260,6 @@ static void part_task(void *arg, int task, int worker)
     (void)worker;
     if (task < r->end[0]) {
         shared_mid(r, task);
-        fl_latch_arrive(&route->shared_ready, 1);
     } else if (task < r->end[1]) {
         const int u = r->u0 + task - r->end[0];
         if (!is_side_by_side(r, u)) gather(r, u);
@@ -288,7 +304,7 @@ static void lay_out(part_run *r)
     const int tasks[] = {shared ? r->p->n_rows : 0, gathers ? n : 0, n * r->ffn_pieces,
                          shared ? r->down_pieces : 0, n * r->down_pieces};
     for (int i = 0, end = 0; i < 5; i++) r->end[i] = end += tasks[i];
-    fl_latch_set(&route->shared_ready, (unsigned)tasks[0]);
+    if (shared) begin_shared(r);
     for (int u = r->u0; u < r->u1; u++) {
         fl_latch_set(&route->gathered[u], gathers);
         fl_latch_set(&route->ready[u], 1);
