@@ -98,10 +98,10 @@ static fl_status seed_first_row(block_run *b, fl_err *err)
 {
     if (!b->c->clover.pred_shift || !is_open(b, 0)) return FL_OK;
     FL_TRY(run_pending(b, err));
-    const int h_last = -1;
-    const float *logits = NULL;
-    FL_TRY(fl_forward_logits(b->g->engine, &h_last, 1, &logits, err));
-    const fl_pick p = fl_sampler_pick(b->g->sampler, logits, b->g->engine->state.n, 0);
+    b->g->rows[0] = -1;
+    b->g->pos[0] = b->g->engine->state.n;
+    FL_TRY(fl_loop_pick(b->g, NULL, 1, err));
+    const fl_pick p = b->g->picks[0];
     put(b, 0, p.token);
     if (p.biased) fl_sampler_soft(b->g->sampler, false);
     emit_head(b);
@@ -131,13 +131,11 @@ static fl_status fill_block(block_run *b, fl_err *err)
     int passes = 0;
     FL_TRY(seed_first_row(b, err));
     for (; !b->over && any_mask(b); passes++) {
-        const float *logits = NULL;
         int row0 = 0;
         assert(passes < b->size);
         FL_TRY(run_pass(b, &row0, err));
         const int n = list_masked(b, row0, target);
-        FL_TRY(fl_forward_logits(g->engine, g->rows, n, &logits, err));
-        fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, NULL, n, g->picks);
+        FL_TRY(fl_loop_pick(g, NULL, n, err));
         commit(b, target, n);
         emit_head(b);
         b->over = b->over || !fl_loop_between(g, b->c, b->out);

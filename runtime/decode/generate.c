@@ -75,6 +75,7 @@ fl_status fl_generator_create(fl_generator **out, fl_engine *engine, fl_err *err
     if (!g->copies) FL_GO(FL_FAIL(err, FL_E_NOMEM, 0, "generator: out of memory"));
     FL_GO(fl_sampler_create(&g->sampler, &engine->exec.k, engine->model->index->hp.n_vocab,
                             fl_pool_threads(engine->exec.pool), err));
+    FL_GO(fl_sampler_reserve_rows(g->sampler, (int)block, err));
     ban_ids(g->sampler, engine->model);
     *out = g;
     return FL_OK;
@@ -206,12 +207,39 @@ bool fl_loop_push(fl_generator *g, const fl_gen_config *c, fl_gen_result *out, i
     return true;
 }
 
+typedef struct part_reader {
+    const fl_sampler *s;
+    fl_sampler_rows rows;
+} part_reader;
+
+static void read_part(void *arg, int row, int64_t first, int64_t n, const float *logits, int worker)
+{
+    const part_reader *r = arg;
+    fl_sampler_part(r->s, &r->rows, row, first, n, logits, worker);
+}
+
+fl_status fl_loop_pick(fl_generator *g, const int32_t *ahead, int n, fl_err *err)
+{
+    fl_engine *e = g->engine;
+    const float *logits = NULL;
+    _Static_assert(FL_SAMPLER_PART == (int)FL_HEAD_PART, "the head's parts are the sampler's");
+    if (fl_sampler_by_parts(g->sampler)) {
+        part_reader r = {g->sampler, {g->pos, ahead, n}};
+        FL_TRY(fl_forward_head(e, g->rows, n, &(fl_head_reader){read_part, &r}, err));
+        fl_sampler_join(g->sampler, &r.rows, g->picks);
+        return FL_OK;
+    }
+    FL_TRY(fl_forward_logits(e, g->rows, n, &logits, err));
+    fl_sampler_pick_rows(g->sampler, e->exec.pool, logits, g->pos, ahead, n, g->picks);
+    return FL_OK;
+}
+
 fl_status fl_loop_next(fl_generator *g, int32_t *token, fl_err *err)
 {
-    const int h_last = -1;
-    const float *logits = NULL;
-    FL_TRY(fl_forward_logits(g->engine, &h_last, 1, &logits, err));
-    *token = fl_sampler_pick(g->sampler, logits, g->engine->state.n, 0).token;
+    g->rows[0] = -1;
+    g->pos[0] = g->engine->state.n;
+    FL_TRY(fl_loop_pick(g, NULL, 1, err));
+    *token = g->picks[0].token;
     return FL_OK;
 }
 

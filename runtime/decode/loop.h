@@ -40,6 +40,9 @@ FL_CHECKED fl_status fl_loop_spec(fl_generator *g, const fl_gen_config *c, const
 FL_CHECKED fl_status fl_loop_block(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
                                    int64_t n_prompt, fl_gen_result *out, fl_err *err);
 
+/* Picks for the hidden rows g->rows[0 .. n - 1] (as fl_forward_logits has them) into g->picks;
+ * their positions are in g->pos, `ahead` as in fl_sampler_pick_rows. */
+FL_CHECKED fl_status fl_loop_pick(fl_generator *g, const int32_t *ahead, int n, fl_err *err);
 /* Picks the token that follows the state from its last hidden row. */
 FL_CHECKED fl_status fl_loop_next(fl_generator *g, int32_t *token, fl_err *err);
 

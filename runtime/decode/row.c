@@ -1,6 +1,5 @@
 #include "runtime/decode/row.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +57,7 @@ static float largest(const float *l, int64_t n)
     return best;
 }
 
-void fl_row_rank(fl_row *r)
+bool fl_row_rank(fl_row *r)
 {
     int64_t best = 0;
     for (int64_t g = 0; g < n_groups(r); g++) {
@@ -68,9 +67,10 @@ void fl_row_rank(fl_row *r)
     }
     int64_t i = best * GROUP;
     r->max = r->top_of[best];
-    assert(r->max > -INFINITY);
+    if (r->max == -INFINITY) return false;
     while (r->l[i] != r->max) i++;
     r->top = (int32_t)i;
+    return true;
 }
 
 /* ---- ids by falling logit, a band of logits at a time ---- */
@@ -185,51 +185,46 @@ void fl_row_keep(fl_row *r, int64_t top_k, double top_p, double min_p)
 
 /* ---- the pick ---- */
 
-typedef struct best {
-    int32_t id;
-    double score;
-} best;
-
-static void race_one(best *b, uint64_t key, int32_t id, float l)
+static void race_one(fl_row_best *b, uint64_t key, int64_t id, float l)
 {
-    const double score = (double)l + fl_noise_gumbel(fl_noise_bits(key, id));
+    const double score = (double)l + fl_noise_gumbel(fl_noise_bits(key, (int32_t)id));
     if (score < b->score || (score == b->score && id >= b->id)) return;
-    *b = (best){id, score};
+    *b = (fl_row_best){id, score};
 }
 
 /* With u the uniform of an id, it wins only if -log(u) <= e^(l - best), and -log(u) > 1 - u: most
  * ids drop out before any logarithm. margin is e^(max - best) in units of 2^-52, with room for the
  * rounding of E, the weight of the id. */
-static double margin(const fl_row *r, const best *b)
+static double margin(const fl_row *r, const fl_row_best *b)
 {
     return fl_law_exp64((double)r->max - b->score) * (1.0 + 0x1p-12) * 0x1p52;
 }
 
-static bool can_win(uint64_t key, int32_t id, float id_weight, double most)
+static bool can_win(uint64_t key, int64_t id, float id_weight, double most)
 {
-    const int64_t left = (int64_t)(((uint64_t)1 << 52) - fl_noise_bits(key, id));
+    const int64_t left = (int64_t)(((uint64_t)1 << 52) - fl_noise_bits(key, (int32_t)id));
     return (double)left - 0.5 <= (double)id_weight * most;
 }
 
-int32_t fl_row_race(const fl_row *r, uint64_t seed, int64_t pos)
+fl_row_best fl_row_race(const fl_row *r, uint64_t seed, int64_t pos)
 {
     const uint64_t key = fl_noise_key(seed, pos);
-    best b = {INT32_MAX, -INFINITY};
-    race_one(&b, key, r->top, r->max);
+    fl_row_best b = {INT64_MAX, -INFINITY};
+    race_one(&b, key, r->first + r->top, r->max);
     double most = margin(r, &b);
     for (int64_t i = 1; i < r->n_kept; i++) {
-        const int32_t id = r->kept[i];
-        if (!can_win(key, id, weight(r, id), most)) continue;
-        race_one(&b, key, id, r->l[id]);
+        const int32_t at = r->kept[i];
+        if (!can_win(key, r->first + at, weight(r, at), most)) continue;
+        race_one(&b, key, r->first + at, r->l[at]);
         most = margin(r, &b);
     }
-    if (r->n_kept >= 0) return b.id;
+    if (r->n_kept >= 0) return b;
     for (int64_t i = 0; i < r->n; i++) {
-        if (!can_win(key, (int32_t)i, r->e[i], most) || r->l[i] == -INFINITY) continue;
-        race_one(&b, key, (int32_t)i, r->l[i]);
+        if (!can_win(key, r->first + i, r->e[i], most) || r->l[i] == -INFINITY) continue;
+        race_one(&b, key, r->first + i, r->l[i]);
         most = margin(r, &b);
     }
-    return b.id;
+    return b;
 }
 
 void fl_row_probabilities(fl_row *r)

@@ -7,6 +7,16 @@
 
 #include "runtime/decode/row.h"
 
+/* What is known of one row from neighbouring ids: enough for a pick where nothing is cut off. */
+typedef struct part {
+    float max;        /* of the processed logits; -INFINITY: nothing here can be picked */
+    double sum;       /* of E(l - max) */
+    fl_row_best best; /* what the noise picks of them, or (greedy) the largest */
+    float l, logit;   /* of that, processed and as it came */
+    float raw_max;    /* with raw_confidence: of the logits with the bans alone */
+    double raw_sum;
+} part;
+
 struct fl_sampler {
     fl_sampler_config c;
     int64_t n_vocab;
@@ -23,6 +33,8 @@ struct fl_sampler {
     fl_row *rows; /* [n_workers] */
     float *q;     /* [n_q][n_vocab] distributions of drafts */
     int n_q;
+    part *parts; /* [n_part_rows][n_parts] */
+    int n_part_rows, n_parts;
 };
 
 fl_status fl_sampler_create(fl_sampler **out, const fl_kernels *k, int64_t n_vocab, int n_workers,
@@ -38,6 +50,7 @@ fl_status fl_sampler_create(fl_sampler **out, const fl_kernels *k, int64_t n_voc
     s->count = calloc(n, sizeof(*s->count));
     s->seen = malloc(n * sizeof(*s->seen));
     s->rows = calloc((size_t)n_workers, sizeof(*s->rows));
+    s->n_parts = (int)((n_vocab + FL_SAMPLER_PART - 1) / FL_SAMPLER_PART);
     bool ok = s->banned && s->bans && s->count && s->seen && s->rows;
     for (; ok && s->n_workers < n_workers; s->n_workers++)
         ok = fl_row_create(&s->rows[s->n_workers], k, n_vocab);
@@ -46,8 +59,30 @@ fl_status fl_sampler_create(fl_sampler **out, const fl_kernels *k, int64_t n_voc
         return FL_FAIL(err, FL_E_NOMEM, 0, "sampler: out of memory for %lld ids",
                        (long long)n_vocab);
     }
+    const fl_status st = fl_sampler_reserve_rows(s, n_workers, err);
+    if (st != FL_OK) fl_sampler_destroy(&s);
     *out = s;
+    return st;
+}
+
+/* *p has room for *n rows and gets it for more. */
+static fl_status grow(const fl_sampler *s, void *p, int *n, int rows, size_t row_bytes, fl_err *err)
+{
+    void *at, *more;
+    if (rows <= *n) return FL_OK;
+    memcpy(&at, p, sizeof at);
+    more = realloc(at, (size_t)rows * row_bytes);
+    if (!more)
+        return FL_FAIL(err, FL_E_NOMEM, 0, "sampler: out of memory for %d rows of %lld ids", rows,
+                       (long long)s->n_vocab);
+    memcpy(p, &more, sizeof more);
+    *n = rows;
     return FL_OK;
+}
+
+fl_status fl_sampler_reserve_rows(fl_sampler *s, int rows, fl_err *err)
+{
+    return grow(s, &s->parts, &s->n_part_rows, rows, (size_t)s->n_parts * sizeof(*s->parts), err);
 }
 
 void fl_sampler_destroy(fl_sampler **sampler)
@@ -61,6 +96,7 @@ void fl_sampler_destroy(fl_sampler **sampler)
     free(s->count);
     free(s->seen);
     free(s->q);
+    free(s->parts);
     free(s);
     *sampler = NULL;
 }
@@ -167,27 +203,40 @@ static float penalized(const fl_sampler_config *c, float l, int32_t count)
     return l - (float)c->presence - (float)c->frequency * (float)count;
 }
 
+static bool is_in(const fl_row *r, int32_t id) { return id >= r->first && id < r->first + r->n; }
+
 /* `ahead`: n_ahead tokens that count as generated for this row alone. */
 static void penalize(const fl_sampler *s, const float *logits, const int32_t *ahead, int n_ahead,
-                     float *l)
+                     fl_row *r)
 {
     for (int64_t i = 0; i < s->n_seen; i++) {
         const int32_t id = s->seen[i];
-        l[id] = penalized(&s->c, logits[id], s->count[id]);
+        if (is_in(r, id))
+            r->l[id - r->first] = penalized(&s->c, logits[id - r->first], s->count[id]);
     }
     for (int i = 0; i < n_ahead; i++) {
         const int32_t id = ahead[i];
         int32_t count = s->count[id];
         for (int j = 0; j < n_ahead; j++) count += ahead[j] == id;
-        l[id] = penalized(&s->c, logits[id], count);
+        if (is_in(r, id)) r->l[id - r->first] = penalized(&s->c, logits[id - r->first], count);
     }
 }
 
-static void ban(const fl_sampler *s, float *l)
+static void ban_one(fl_row *r, int32_t id)
 {
-    for (int64_t i = 0; i < s->n_bans; i++) l[s->bans[i]] = -INFINITY;
+    if (is_in(r, id)) r->l[id - r->first] = -INFINITY;
+}
+
+static void ban(const fl_sampler *s, fl_row *r)
+{
+    for (int64_t i = 0; i < s->n_bans; i++) ban_one(r, s->bans[i]);
     for (int i = 0; i < s->c.n_bias; i++)
-        if (s->c.bias[i].value == -INFINITY) l[s->c.bias[i].id] = -INFINITY;
+        if (s->c.bias[i].value == -INFINITY) ban_one(r, s->c.bias[i].id);
+}
+
+static void add_bias(fl_row *r, fl_logit_bias b)
+{
+    if (is_in(r, b.id)) r->l[b.id - r->first] += b.value;
 }
 
 /* The bias by length of a row that stands behind `ahead`. */
@@ -199,41 +248,151 @@ static fl_logit_bias soft_bias(const fl_sampler *s, int64_t pos, const int32_t *
     return fl_soft_at(&soft, pos);
 }
 
-/* From logits to the processed distribution and its candidates. */
+static bool is_greedy(const fl_sampler *s) { return s->c.temp <= 0.0; }
+
+/* From the logits of a row's ids to their processed distribution; false when none is left. */
+static bool process_ids(const fl_sampler *s, fl_row *r, const float *logits, const int32_t *ahead,
+                        int n_ahead, fl_logit_bias soft)
+{
+    memcpy(r->l, logits, (size_t)r->n * sizeof(*logits));
+    if (s->penalize) penalize(s, logits, ahead, n_ahead, r);
+    for (int i = 0; i < s->c.n_bias; i++) add_bias(r, s->c.bias[i]);
+    if (soft.value > 0.0f) add_bias(r, soft);
+    fl_row_scale(r, is_greedy(s) ? 1.0f : (float)s->c.temp);
+    ban(s, r);
+    return fl_row_rank(r);
+}
+
+/* All ids of a row, and its candidates. */
 static void process(const fl_sampler *s, fl_row *r, const float *logits, const int32_t *ahead,
                     int n_ahead, fl_logit_bias soft)
 {
-    const bool greedy = s->c.temp <= 0.0;
-    memcpy(r->l, logits, (size_t)s->n_vocab * sizeof(*logits));
-    if (s->penalize) penalize(s, logits, ahead, n_ahead, r->l);
-    for (int i = 0; i < s->c.n_bias; i++) r->l[s->c.bias[i].id] += s->c.bias[i].value;
-    if (soft.value > 0.0f) r->l[soft.id] += soft.value;
-    fl_row_scale(r, greedy ? 1.0f : (float)s->c.temp);
-    ban(s, r->l);
-    fl_row_rank(r);
-    if (greedy)
-        fl_row_keep(r, 0, 1.0, 0.0);
-    else
-        fl_row_keep(r, s->c.top_k, s->c.top_p, s->c.min_p);
+    const bool any = process_ids(s, r, logits, ahead, n_ahead, soft);
+    assert(any);
+    (void)any;
+    fl_row_keep(r, s->c.top_k, s->c.top_p, s->c.min_p);
 }
+
+/* ---- picks from parts of the vocabulary ---- */
+
+bool fl_sampler_by_parts(const fl_sampler *s)
+{
+    const bool by_k = s->c.top_k > 0 && s->c.top_k < s->n_vocab;
+    return is_greedy(s) || (!by_k && s->c.top_p >= 1.0 && s->c.min_p <= 0.0);
+}
+
+/* The largest logit that is not banned, and the sum beside it. */
+static void read_raw(const fl_sampler *s, fl_row *r, const float *logits, part *out)
+{
+    memcpy(r->l, logits, (size_t)r->n * sizeof(*logits));
+    ban(s, r);
+    out->raw_max = -INFINITY;
+    if (!fl_row_rank(r)) return;
+    fl_row_keep(r, 0, 1.0, 0.0);
+    out->raw_max = r->max;
+    out->raw_sum = r->mass;
+}
+
+/* Ids [first, first + n) of a row for position `pos`. */
+static part read_part(const fl_sampler *s, const fl_sampler_rows *rows, int i, int64_t first,
+                      int64_t n, const float *logits, int worker)
+{
+    const int n_ahead = rows->ahead ? i : 0;
+    const int64_t pos = rows->pos[i];
+    fl_row r = s->rows[worker];
+    part p = {.max = -INFINITY};
+    r.first = first;
+    r.n = n;
+    if (s->c.raw_confidence) read_raw(s, &r, logits, &p);
+    if (!process_ids(s, &r, logits, rows->ahead, n_ahead, soft_bias(s, pos, rows->ahead, n_ahead)))
+        return p;
+    fl_row_keep(&r, 0, 1.0, 0.0);
+    p.max = r.max;
+    p.sum = r.mass;
+    p.best = (fl_row_best){first + r.top, (double)r.max};
+    if (!is_greedy(s)) p.best = fl_row_race(&r, s->c.seed, pos);
+    p.l = r.l[p.best.id - first];
+    p.logit = logits[p.best.id - first];
+    return p;
+}
+
+/* Sum of E(x - max) over all parts, in their order. `sum` belongs to the part's own maximum. */
+static void add_sum(double *total, float max, float part_max, double sum)
+{
+    if (part_max > -INFINITY) *total += sum * fl_law_exp64((double)part_max - (double)max);
+}
+
+/* At least one part has an id that can be picked. */
+static fl_pick join_parts(const fl_sampler *s, const part *parts, fl_logit_bias soft)
+{
+    const part *best = NULL;
+    float max = -INFINITY, raw_max = -INFINITY;
+    double sum = 0.0, raw_sum = 0.0;
+    for (const part *p = parts; p < parts + s->n_parts; p++) {
+        max = p->max > max ? p->max : max;
+        raw_max = p->raw_max > raw_max ? p->raw_max : raw_max;
+        if (p->max > -INFINITY && (!best || p->best.score > best->best.score)) best = p;
+    }
+    assert(best);
+    for (const part *p = parts; p < parts + s->n_parts; p++) {
+        add_sum(&sum, max, p->max, p->sum);
+        if (s->c.raw_confidence) add_sum(&raw_sum, raw_max, p->raw_max, p->raw_sum);
+    }
+    const int32_t id = (int32_t)best->best.id;
+    const bool biased = soft.value > 0.0f && soft.id == id;
+    const double confidence = s->c.raw_confidence
+                                  ? (double)fl_law_exp(best->logit - raw_max) / raw_sum
+                                  : (double)fl_law_exp(best->l - max) / sum;
+    return (fl_pick){id, (float)confidence, biased};
+}
+
+void fl_sampler_part(const fl_sampler *s, const fl_sampler_rows *rows, int row, int64_t first,
+                     int64_t n, const float *logits, int worker)
+{
+    assert(row < s->n_part_rows && first % FL_SAMPLER_PART == 0 && n <= FL_SAMPLER_PART);
+    s->parts[(int64_t)row * s->n_parts + first / FL_SAMPLER_PART] =
+        read_part(s, rows, row, first, n, logits, worker);
+}
+
+void fl_sampler_join(const fl_sampler *s, const fl_sampler_rows *rows, fl_pick *out)
+{
+    for (int i = 0; i < rows->n; i++)
+        out[i] = join_parts(s, s->parts + (int64_t)i * s->n_parts,
+                            soft_bias(s, rows->pos[i], rows->ahead, rows->ahead ? i : 0));
+}
+
+/* ---- picks from whole rows ---- */
 
 /* Softmax probability of one id among all that are not banned, at temperature 1. Takes the row. */
 static float raw_probability(const fl_sampler *s, fl_row *r, const float *logits, int32_t id)
 {
-    memcpy(r->l, logits, (size_t)s->n_vocab * sizeof(*logits));
-    ban(s, r->l);
-    fl_row_rank(r);
-    fl_row_keep(r, 0, 1.0, 0.0);
-    return (float)((double)fl_law_exp(logits[id] - r->max) / r->mass);
+    part p = {0};
+    read_raw(s, r, logits, &p);
+    return (float)((double)fl_law_exp(logits[id] - p.raw_max) / p.raw_sum);
 }
 
-static fl_pick pick(fl_sampler *s, const float *logits, int64_t pos, const int32_t *ahead,
-                    int n_ahead, int worker)
+/* Row i of `rows`, whose parts take the place of row `worker`. */
+static fl_pick pick_by_parts(const fl_sampler *s, const fl_sampler_rows *rows, int i,
+                             const float *logits, int worker)
 {
+    part *parts = s->parts + (int64_t)worker * s->n_parts;
+    for (int c = 0; c < s->n_parts; c++) {
+        const int64_t first = (int64_t)c * FL_SAMPLER_PART, left = s->n_vocab - first;
+        parts[c] = read_part(s, rows, i, first, left < FL_SAMPLER_PART ? left : FL_SAMPLER_PART,
+                             logits + first, worker);
+    }
+    return join_parts(s, parts, soft_bias(s, rows->pos[i], rows->ahead, rows->ahead ? i : 0));
+}
+
+static fl_pick pick(const fl_sampler *s, const fl_sampler_rows *rows, int i, const float *logits,
+                    int worker)
+{
+    if (fl_sampler_by_parts(s)) return pick_by_parts(s, rows, i, logits, worker);
     fl_row *r = &s->rows[worker];
-    const fl_logit_bias soft = soft_bias(s, pos, ahead, n_ahead);
-    process(s, r, logits, ahead, n_ahead, soft);
-    const int32_t id = s->c.temp > 0.0 ? fl_row_race(r, s->c.seed, pos) : r->top;
+    const int n_ahead = rows->ahead ? i : 0;
+    const fl_logit_bias soft = soft_bias(s, rows->pos[i], rows->ahead, n_ahead);
+    process(s, r, logits, rows->ahead, n_ahead, soft);
+    const int32_t id = (int32_t)fl_row_race(r, s->c.seed, rows->pos[i]).id;
     const bool biased = soft.value > 0.0f && soft.id == id;
     if (s->c.raw_confidence) return (fl_pick){id, raw_probability(s, r, logits, id), biased};
     return (fl_pick){id, (float)((double)fl_law_exp(r->l[id] - r->max) / r->mass), biased};
@@ -241,23 +400,20 @@ static fl_pick pick(fl_sampler *s, const float *logits, int64_t pos, const int32
 
 fl_pick fl_sampler_pick(fl_sampler *s, const float *logits, int64_t pos, int worker)
 {
-    return pick(s, logits, pos, NULL, 0, worker);
+    return pick(s, &(fl_sampler_rows){.pos = &pos, .n = 1}, 0, logits, worker);
 }
 
 typedef struct rows_run {
     fl_sampler *s;
     const float *logits;
-    const int64_t *pos;
-    const int32_t *ahead;
-    int n;
+    fl_sampler_rows rows;
     fl_pick *out;
 } rows_run;
 
 static void row_task(void *arg, int i, int worker)
 {
     const rows_run *r = arg;
-    r->out[i] =
-        pick(r->s, r->logits + i * r->s->n_vocab, r->pos[i], r->ahead, r->ahead ? i : 0, worker);
+    r->out[i] = pick(r->s, &r->rows, i, r->logits + i * r->s->n_vocab, worker);
 }
 
 static void run_rows(fl_task_fn task, rows_run *r, fl_pool *pool, int n)
@@ -269,7 +425,7 @@ static void run_rows(fl_task_fn task, rows_run *r, fl_pool *pool, int n)
 void fl_sampler_pick_rows(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
                           const int32_t *ahead, int n, fl_pick *out)
 {
-    rows_run r = {s, logits, pos, ahead, n, out};
+    rows_run r = {s, logits, {pos, ahead, n}, out};
     run_rows(row_task, &r, pool, n);
 }
 
@@ -281,14 +437,7 @@ static uint64_t check_seed(const fl_sampler *s) { return fl_noise_mix(s->c.seed 
 
 fl_status fl_sampler_reserve_drafts(fl_sampler *s, int rows, fl_err *err)
 {
-    if (rows <= s->n_q) return FL_OK;
-    float *q = realloc(s->q, (size_t)rows * (size_t)s->n_vocab * sizeof(*q));
-    if (!q)
-        return FL_FAIL(err, FL_E_NOMEM, 0, "sampler: out of memory for %d drafts of %lld ids", rows,
-                       (long long)s->n_vocab);
-    s->q = q;
-    s->n_q = rows;
-    return FL_OK;
+    return grow(s, &s->q, &s->n_q, rows, (size_t)s->n_vocab * sizeof(*s->q), err);
 }
 
 static void draw_task(void *arg, int i, int worker)
@@ -296,9 +445,9 @@ static void draw_task(void *arg, int i, int worker)
     const rows_run *t = arg;
     const fl_sampler *s = t->s;
     fl_row *r = &s->rows[worker];
-    const fl_logit_bias soft = soft_bias(s, t->pos[i], NULL, 0);
+    const fl_logit_bias soft = soft_bias(s, t->rows.pos[i], NULL, 0);
     process(s, r, t->logits + i * s->n_vocab, NULL, 0, soft);
-    const int32_t id = fl_row_race(r, draw_seed(s), t->pos[i]), top = r->top;
+    const int32_t id = (int32_t)fl_row_race(r, draw_seed(s), t->rows.pos[i]).id, top = r->top;
     fl_row_probabilities(r);
     memcpy(s->q + i * s->n_vocab, r->l, (size_t)s->n_vocab * sizeof(*s->q));
     t->out[i] = (fl_pick){id, r->l[top], false};
@@ -307,7 +456,7 @@ static void draw_task(void *arg, int i, int worker)
 void fl_sampler_draw_drafts(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
                             int n, fl_pick *out)
 {
-    rows_run r = {s, logits, pos, NULL, n, out};
+    rows_run r = {s, logits, {pos, NULL, n}, out};
     assert(n <= s->n_q && s->c.temp > 0.0);
     run_rows(draw_task, &r, pool, n);
 }
@@ -333,17 +482,17 @@ static void check_task(void *arg, int i, int worker)
 {
     const rows_run *t = arg;
     const fl_sampler *s = t->s;
-    if (i == t->n - 1) {
+    if (i == t->rows.n - 1) {
         row_task(arg, i, worker);
         return;
     }
     fl_row *r = &s->rows[worker];
     const float *q = s->q + i * s->n_vocab;
-    const int32_t x = t->ahead[i];
-    const fl_logit_bias soft = soft_bias(s, t->pos[i], t->ahead, i);
-    process(s, r, t->logits + i * s->n_vocab, t->ahead, i, soft);
+    const int32_t x = t->rows.ahead[i];
+    const fl_logit_bias soft = soft_bias(s, t->rows.pos[i], t->rows.ahead, i);
+    process(s, r, t->logits + i * s->n_vocab, t->rows.ahead, i, soft);
     fl_row_probabilities(r);
-    const uint64_t key = fl_noise_key(check_seed(s), t->pos[i]);
+    const uint64_t key = fl_noise_key(check_seed(s), t->rows.pos[i]);
     const double u = fl_noise_uniform(fl_noise_bits(key, 0));
     const double v = fl_noise_uniform(fl_noise_bits(key, 1));
     const bool accepted = u * (double)q[x] < (double)r->l[x];
@@ -354,7 +503,7 @@ static void check_task(void *arg, int i, int worker)
 void fl_sampler_check_drafts(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
                              const int32_t *drafts, int n, fl_pick *out)
 {
-    rows_run r = {s, logits, pos, drafts, n, out};
+    rows_run r = {s, logits, {pos, drafts, n}, out};
     assert(n - 1 <= s->n_q && s->c.temp > 0.0);
     run_rows(check_task, &r, pool, n);
 }

@@ -72,6 +72,32 @@ fl_pick fl_sampler_pick(fl_sampler *s, const float *logits, int64_t pos, int wor
 void fl_sampler_pick_rows(fl_sampler *s, fl_pool *pool, const float *logits, const int64_t *pos,
                           const int32_t *ahead, int n, fl_pick *out);
 
+/* ---- a part of the vocabulary at a time ----
+ *
+ * Where nothing is cut off (greedy, or without top-k, top-p and min-p), picks need no row of logits
+ * in one place. Ids are then looked at in parts of FL_SAMPLER_PART, on any thread and in any order;
+ * what is known of the parts is put together in their order. fl_sampler_pick and
+ * fl_sampler_pick_rows do the same with rows that are at hand: the picks are the same, to the bit.
+ */
+enum { FL_SAMPLER_PART = 2048 };
+
+/* Rows as in fl_sampler_pick_rows. */
+typedef struct fl_sampler_rows {
+    const int64_t *pos;
+    const int32_t *ahead;
+    int n;
+} fl_sampler_rows;
+
+bool fl_sampler_by_parts(const fl_sampler *s);
+/* Room for so many rows; kept until destroy. */
+FL_CHECKED fl_status fl_sampler_reserve_rows(fl_sampler *s, int rows, fl_err *err);
+/* Logits of ids [first, first + n) of one row: `first` a multiple of FL_SAMPLER_PART, n that or the
+ * rest. Threads with different `worker` may call at once. */
+void fl_sampler_part(const fl_sampler *s, const fl_sampler_rows *rows, int row, int64_t first,
+                     int64_t n, const float *logits, int worker);
+/* When all parts of all rows were there: out[rows->n]. */
+void fl_sampler_join(const fl_sampler *s, const fl_sampler_rows *rows, fl_pick *out);
+
 /* ---- speculation by the ratio of two probabilities ----
  *
  * The other lossless way besides drafting and checking with the same noise: a draft x that was

@@ -43,12 +43,13 @@ static fl_status verify(spec_run *r, const int32_t *x, int n, bool *over, fl_err
         g->pos[i] = g->engine->state.n + i + 1;
     }
     FL_TRY(fl_forward_held(g->engine, x, n, err));
-    FL_TRY(fl_forward_logits(g->engine, g->rows, n, &logits, err));
-    if (fl_drafts_by_ratio(r->view.c))
+    if (fl_drafts_by_ratio(r->view.c)) {
+        FL_TRY(fl_forward_logits(g->engine, g->rows, n, &logits, err));
         fl_sampler_check_drafts(g->sampler, g->engine->exec.pool, logits, g->pos, x + 1, n,
                                 g->picks);
-    else
-        fl_sampler_pick_rows(g->sampler, g->engine->exec.pool, logits, g->pos, x + 1, n, g->picks);
+    } else {
+        FL_TRY(fl_loop_pick(g, x + 1, n, err));
+    }
     out->held_passes++;
     out->drafted += n - 1;
     /* Row m - 1 is the last one whose tokens are all AR's; a token that ends the text is not

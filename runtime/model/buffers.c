@@ -84,7 +84,7 @@ static void lay_route(fl_route_buffers *b, const fl_hparams *hp, const fl_buffer
     b->pool_in = FL_TAKE(a, bool, hp->n_expert);
 }
 
-/* Gives the three overlapping parts the same place: each is laid from the same mark, the arena
+/* Gives the four overlapping parts the same place: each is laid from the same mark, the arena
  * goes on behind the longest. */
 static void lay_overlapping(fl_buffers *b, const fl_hparams *hp, const fl_buffers_shape *s,
                             fl_arena *a)
@@ -98,6 +98,9 @@ static void lay_overlapping(fl_buffers *b, const fl_hparams *hp, const fl_buffer
     end = end > a->used ? end : a->used;
     a->used = mark;
     lay_moe(&b->moe, hp, s, a);
+    end = end > a->used ? end : a->used;
+    a->used = mark;
+    b->head_part = FL_TAKE(a, float, s->n_threads * s->max_block * FL_HEAD_PART);
     a->used = end > a->used ? end : a->used;
 }
 

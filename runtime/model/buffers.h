@@ -8,7 +8,7 @@
 #include "runtime/model/index.h"
 
 /* Working memory of a forward pass, taken once at load for the largest pass (T rows). Attention,
- * GDN and MoE never run at the same time, so their parts overlap. */
+ * GDN, MoE and the head never run at the same time, so their parts overlap. */
 
 enum { FL_ATTN_SLOTS = 64 };
 typedef struct fl_attn_buffers {
@@ -80,11 +80,16 @@ typedef struct fl_buffers {
     fl_moe_buffers moe;
     fl_route_buffers route;
     /* LM head on at most R rows */
-    float *head_x;  /* [R][d_model] */
-    fl_act *head_q; /* [R][d_model / 256] */
-    float *logits;  /* [R][n_vocab] */
-    float *mtp_h;   /* [d_model] the MTP block's normed output; NULL without it */
+    float *head_x;    /* [R][d_model] */
+    fl_act *head_q;   /* [R][d_model / 256] */
+    float *logits;    /* [R][n_vocab] */
+    float *head_part; /* [threads][R][FL_HEAD_PART] logits of one part of the vocabulary */
+    float *mtp_h;     /* [d_model] the MTP block's normed output; NULL without it */
 } fl_buffers;
+
+/* Ids whose logits are computed and looked at together: what a block's rows have of them stays in a
+ * core's cache. */
+enum { FL_HEAD_PART = 2048 };
 
 /* What the sizes depend on beside the model. */
 typedef struct fl_buffers_shape {

@@ -293,19 +293,35 @@ void fl_forward_promote(fl_engine *e, int m)
     fl_forward_hidden(e, m - 1, e->state.h_last);
 }
 
-/* The output matrix on the n rows of head_x, which `layer` made. */
+/* The n rows of head_x, which `layer` made, as the output matrix reads them. */
+static fl_status head_rows(fl_engine *e, int n, int layer, fl_rows *in, fl_err *err)
+{
+    const int64_t d = e->model->index->hp.d_model;
+    const fl_linear_job job = {.w = &e->weights.output};
+    *in = (fl_rows){.x = e->buf.head_x, .ld = d, .cols = d, .n = n};
+    if (!fl_rows_prepare(&e->exec, in, e->buf.head_q, &job, 1))
+        return fl_pass_nan(layer, "final norm", err);
+    return FL_OK;
+}
+
+static fl_status logits_nan(int64_t token, fl_err *err)
+{
+    return FL_FAIL(err, FL_E_NAN, 0, "NaN or infinity in the logits (LM head, token %lld)",
+                   (long long)token);
+}
+
 static fl_status run_head(fl_engine *e, int n, int layer, const float **logits, fl_err *err)
 {
-    const int64_t d = e->model->index->hp.d_model, vocab = e->weights.output.rows;
-    fl_rows in = {.x = e->buf.head_x, .ld = d, .cols = d, .n = n};
+    const int64_t vocab = e->weights.output.rows;
     const fl_linear_job job = {&e->weights.output, e->buf.logits, vocab};
-    if (!fl_rows_prepare(&e->exec, &in, e->buf.head_q, &job, 1))
-        return fl_pass_nan(layer, "final norm", err);
+    fl_rows in;
+    FL_TRY(head_rows(e, n, layer, &in, err));
     fl_linear_run(&e->exec, &job, 1, &in);
-    for (int64_t i = 0; i < n * vocab; i++)
-        if (!isfinite(e->buf.logits[i]))
-            return FL_FAIL(err, FL_E_NAN, 0, "NaN or infinity in the logits (LM head, token %lld)",
-                           (long long)(i % vocab));
+    if (!all_finite(e->buf.logits, n * vocab)) {
+        int64_t i = 0;
+        while (isfinite(e->buf.logits[i])) i++;
+        return logits_nan(i % vocab, err);
+    }
     *logits = e->buf.logits;
     return FL_OK;
 }
@@ -332,7 +348,8 @@ void fl_forward_hidden(const fl_engine *e, int row, float *out)
                       out);
 }
 
-fl_status fl_forward_logits(fl_engine *e, const int *rows, int n, const float **logits, fl_err *err)
+/* Final-norm rows into head_x. */
+static void take_rows(fl_engine *e, const int *rows, int n)
 {
     const int64_t d = e->model->index->hp.d_model;
     assert(n > 0 && n <= e->params.block_size);
@@ -342,5 +359,59 @@ fl_status fl_forward_logits(fl_engine *e, const int *rows, int n, const float **
         else
             fl_forward_hidden(e, rows[i], e->buf.head_x + i * d);
     }
+}
+
+fl_status fl_forward_logits(fl_engine *e, const int *rows, int n, const float **logits, fl_err *err)
+{
+    take_rows(e, rows, n);
     return run_head(e, n, e->model->index->hp.n_layer - 1, logits, err);
+}
+
+/* ---- logits a part of the vocabulary at a time ---- */
+
+typedef struct head_run {
+    fl_engine *e;
+    const fl_rows *in;
+    const fl_head_reader *reader;
+    atomic_llong bad; /* the lowest id whose logit is not finite */
+} head_run;
+
+static void note_bad(head_run *r, const float *l, int64_t first)
+{
+    while (isfinite(*l)) l++, first++;
+    long long least = atomic_load(&r->bad);
+    while (first < least && !atomic_compare_exchange_weak(&r->bad, &least, first)) {}
+}
+
+static void head_task(void *arg, int task, int worker)
+{
+    head_run *r = arg;
+    fl_mat w = r->e->weights.output;
+    const int64_t first = (int64_t)task * FL_HEAD_PART;
+    const int64_t n = first + FL_HEAD_PART < w.rows ? FL_HEAD_PART : w.rows - first;
+    float *l = r->e->buf.head_part + (int64_t)worker * r->e->buf.max_block * FL_HEAD_PART;
+    w.data =
+        (const uint8_t *)w.data + (uint64_t)first * fl_type_row_bytes(w.type, (uint64_t)w.cols);
+    w.rows = n;
+    fl_linear_piece(&r->e->exec, &w, 0, n, r->in, l, FL_HEAD_PART);
+    for (int i = 0; i < r->in->n; i++, l += FL_HEAD_PART) {
+        if (all_finite(l, n))
+            r->reader->part(r->reader->arg, i, first, n, l, worker);
+        else
+            note_bad(r, l, first);
+    }
+}
+
+fl_status fl_forward_head(fl_engine *e, const int *rows, int n, const fl_head_reader *reader,
+                          fl_err *err)
+{
+    const int64_t vocab = e->weights.output.rows;
+    fl_rows in;
+    take_rows(e, rows, n);
+    FL_TRY(head_rows(e, n, e->model->index->hp.n_layer - 1, &in, err));
+    head_run r = {.e = e, .in = &in, .reader = reader};
+    atomic_init(&r.bad, vocab);
+    fl_pool_run(e->exec.pool, head_task, &r, (int)((vocab + FL_HEAD_PART - 1) / FL_HEAD_PART));
+    const int64_t bad = atomic_load(&r.bad);
+    return bad < vocab ? logits_nan(bad, err) : FL_OK;
 }

@@ -63,4 +63,15 @@ FL_CHECKED fl_status fl_forward_logits(fl_engine *e, const int *rows, int n, con
 /* Final hidden row (after the final norm) of a row of the last pass; out [d_model]. */
 void fl_forward_hidden(const fl_engine *e, int row, float *out);
 
+/* The same logits without a place for all of them: while its part of the output matrix is run, each
+ * worker shows ids [first, first + n) of every row: `first` a multiple of FL_HEAD_PART, n that or
+ * less at the end. The logits are finite and valid during the call. After FL_E_NAN some parts
+ * have not been shown. */
+typedef struct fl_head_reader {
+    void (*part)(void *arg, int row, int64_t first, int64_t n, const float *logits, int worker);
+    void *arg;
+} fl_head_reader;
+FL_CHECKED fl_status fl_forward_head(fl_engine *e, const int *rows, int n,
+                                     const fl_head_reader *reader, fl_err *err);
+
 #endif

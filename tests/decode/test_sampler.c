@@ -436,6 +436,78 @@ static void rows_on_the_pool_equal_rows_alone(void **state)
     fl_sampler_destroy(&s);
 }
 
+enum { LONG = 2 * FL_SAMPLER_PART + 777, LONG_ROWS = 3 };
+
+/* Parts shown in a shuffled order, by two workers in turn. */
+static void pick_by_parts(fl_sampler *s, const fl_sampler_rows *rows, const float *l, fl_pick *got)
+{
+    static const int order[] = {2, 0, 1};
+    for (int i = 0; i < rows->n; i++)
+        for (int c = 0; c < 3; c++) {
+            const int64_t first = (int64_t)order[(i + c) % 3] * FL_SAMPLER_PART;
+            const int64_t n = first + FL_SAMPLER_PART < LONG ? FL_SAMPLER_PART : LONG - first;
+            fl_sampler_part(s, rows, i, first, n, l + i * LONG + first, (i + c) % 2);
+        }
+    fl_sampler_join(s, rows, got);
+}
+
+static void check_parts(const fl_sampler_config *c, const float *l, bool by_parts)
+{
+    static const int32_t ahead[] = {LONG - 2, 5};
+    static const int64_t pos[] = {100, 101, 102};
+    const fl_sampler_rows rows = {pos, ahead, LONG_ROWS};
+    fl_err err = {0};
+    fl_sampler *s = NULL;
+    fl_pool *pool = NULL;
+    fl_pick got[LONG_ROWS], want[LONG_ROWS];
+    ASSERT_OK(fl_sampler_create(&s, kernels(NULL), LONG, 2, &err));
+    ASSERT_OK(fl_sampler_reserve_rows(s, LONG_ROWS, &err));
+    for (int id = 0; id < FL_SAMPLER_PART; id++) fl_sampler_ban(s, id); /* all of a part */
+    fl_sampler_ban(s, LONG - 1);
+    ASSERT_OK(fl_sampler_configure(s, c, &err));
+    fl_sampler_count(s, FL_SAMPLER_PART + 3, 0);
+    assert_true(fl_sampler_by_parts(s) == by_parts);
+    if (by_parts) {
+        ASSERT_OK(fl_pool_create(&pool, 2, &err));
+        pick_by_parts(s, &rows, l, got);
+        fl_sampler_pick_rows(s, pool, l, pos, ahead, LONG_ROWS, want);
+        fl_pool_destroy(&pool);
+        for (int i = 0; i < LONG_ROWS; i++) {
+            assert_int_equal(got[i].token, want[i].token);
+            assert_memory_equal(&got[i].confidence, &want[i].confidence, sizeof(float));
+        }
+    }
+    fl_sampler_destroy(&s);
+}
+
+static void parts_of_the_vocabulary_give_the_pick_of_the_whole(void **state)
+{
+    (void)state;
+    static float l[LONG_ROWS * LONG];
+    for (int i = 0; i < LONG_ROWS * LONG; i++)
+        l[i] = (float)(4.0 * uniform()) + (float)(i % 97 == 0);
+    for (int raw = 0; raw < 2; raw++) {
+        fl_sampler_config c = {.top_p = 1.0, .frequency = 1.5, .raw_confidence = raw, .n_bias = 2};
+        c.bias[0] = (fl_logit_bias){LONG - 3, 1.0f};
+        c.bias[1] = (fl_logit_bias){FL_SAMPLER_PART + 4, -INFINITY};
+        check_parts(&c, l, true);
+        for (c.seed = 0; c.seed < 20; c.seed++) {
+            c.temp = 0.5 + (double)c.seed / 10.0;
+            check_parts(&c, l, true);
+        }
+        c.top_k = LONG;
+        check_parts(&c, l, true);
+        c.top_k = 5;
+        check_parts(&c, l, false);
+        c.top_k = 0;
+        c.top_p = 0.9;
+        check_parts(&c, l, false);
+        c.top_p = 1.0;
+        c.min_p = 0.1;
+        check_parts(&c, l, false);
+    }
+}
+
 static void settings_out_of_range_are_named(void **state)
 {
     (void)state;
@@ -486,6 +558,7 @@ int main(void)
         cmocka_unit_test(penalties_follow_their_formula),
         cmocka_unit_test(rows_ahead_count_the_tokens_before_them),
         cmocka_unit_test(rows_on_the_pool_equal_rows_alone),
+        cmocka_unit_test(parts_of_the_vocabulary_give_the_pick_of_the_whole),
         cmocka_unit_test(settings_out_of_range_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* The forward passes against independent programs, and against themselves over everything that
  * must not matter. */
+#include <assert.h>
 #include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
@@ -312,6 +313,69 @@ static void bits_of_a_long_context_do_not_depend_on_threads(void **state)
     fl_tmp_remove(dir);
 }
 
+/* ---- the head a part at a time ---- */
+
+enum { HEAD_VOCAB = 2 * FL_HEAD_PART + 300, HEAD_ROWS = 3 };
+
+typedef struct shown {
+    float l[HEAD_ROWS][HEAD_VOCAB];
+    int times[HEAD_ROWS][HEAD_VOCAB];
+    int n_workers;
+} shown;
+
+static void take_part(void *arg, int row, int64_t first, int64_t n, const float *logits, int worker)
+{
+    shown *s = arg;
+    assert(first % FL_HEAD_PART == 0 && first + n <= HEAD_VOCAB && worker < s->n_workers);
+    for (int64_t i = 0; i < n; i++) {
+        s->l[row][first + i] = logits[i];
+        s->times[row][first + i]++;
+    }
+}
+
+static void parts_of_the_head_are_its_logits(void **state)
+{
+    (void)state;
+    static shown s;
+    static const int rows[HEAD_ROWS] = {1, -1, 0};
+    const int32_t ids[] = {1, 2, 3};
+    const float *want = NULL;
+    fl_err err = {0};
+    char *dir = fl_tmp_make(), *path = fl_tmp_path(dir, "m.gguf");
+    fl_make m = fl_make_tiny();
+    m.no_tokenizer = true;
+    m.n_vocab = HEAD_VOCAB;
+    fl_make_gguf(&m, path);
+    const fl_head_reader reader = {take_part, &s};
+    for (int threads = 1; threads <= 3; threads++) {
+        fl_engine_params p = fl_exact_params();
+        p.threads = threads;
+        p.act_f32 = threads == 2;
+        fl_loaded l = fl_load(path, &p);
+        ASSERT_OK(fl_forward_clean(l.engine, ids, 3, &err));
+        s = (shown){.n_workers = threads};
+        ASSERT_OK(fl_forward_head(l.engine, rows, HEAD_ROWS, &reader, &err));
+        ASSERT_OK(fl_forward_logits(l.engine, rows, HEAD_ROWS, &want, &err));
+        assert_memory_equal(s.l, want, sizeof s.l);
+        for (int r = 0; r < HEAD_ROWS; r++)
+            for (int i = 0; i < HEAD_VOCAB; i++) assert_int_equal(s.times[r][i], 1);
+        fl_unload(&l);
+    }
+    /* Of two parts that are damaged the first is named. */
+    const unsigned long row_bytes = (unsigned long)m.d_model * 4;
+    fl_poison(path, "output.weight", (FL_HEAD_PART + 7) * row_bytes, 1, 4, NAN);
+    fl_poison(path, "output.weight", (2 * FL_HEAD_PART + 1) * row_bytes, 1, 4, NAN);
+    fl_engine_params p = fl_exact_params();
+    p.threads = 2;
+    fl_loaded l = fl_load(path, &p);
+    ASSERT_OK(fl_forward_clean(l.engine, ids, 3, &err));
+    ASSERT_FAILS(fl_forward_head(l.engine, rows, HEAD_ROWS, &reader, &err), FL_E_NAN,
+                 "LM head, token 2055)");
+    fl_unload(&l);
+    free(path);
+    fl_tmp_remove(dir);
+}
+
 /* ---- errors ---- */
 
 static void a_nan_is_an_error_that_names_the_layer(void **state)
@@ -413,6 +477,7 @@ int main(void)
         cmocka_unit_test(A2_logits_equal_the_pytorch_reference_in_every_mode),
         cmocka_unit_test(bits_do_not_depend_on_chunks_or_threads),
         cmocka_unit_test(bits_of_a_long_context_do_not_depend_on_threads),
+        cmocka_unit_test(parts_of_the_head_are_its_logits),
         cmocka_unit_test(a_nan_is_an_error_that_names_the_layer),
         cmocka_unit_test(large_activations_give_finite_logits),
         cmocka_unit_test(impossible_requests_are_refused),
