@@ -25,15 +25,16 @@ void fl_avx512vnni_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act
     }
 }
 
-/* Below this number of rows a tile is too empty. */
-enum { LEAST_FOR_TILES = 16 };
-
+/* Tiles of sixteen activation rows (with at most half of the last one empty); the others as above,
+ * and so are fewer than sixteen. */
 void fl_amx_mul_law(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, int n_rows, float *y,
                     int64_t ldy)
 {
+    const int by16 = n_rows >= 16 && n_rows % 16 >= 8 ? n_rows : n_rows & ~15;
+    const int64_t nb = w->cols / 256;
     assert(fl_mat_fits(w, n0, n1, true));
-    if (n_rows >= LEAST_FOR_TILES)
-        fl_amx_mul_tiles(w, n0, n1, x, n_rows, y, ldy);
-    else
-        fl_avx512vnni_mul_law(w, n0, n1, x, n_rows, y, ldy);
+    for (int64_t m = n0; m < n1 && by16; m += TILE)
+        fl_amx_mul_tiles(w, m, n1 - m < TILE ? n1 : m + TILE, x, by16, y, ldy);
+    if (by16 < n_rows)
+        fl_avx512vnni_mul_law(w, n0, n1, x + by16 * nb, n_rows - by16, y + by16 * ldy, ldy);
 }
