@@ -134,6 +134,12 @@ FL_INLINE __m256i fl_pair_spread(__m256i s, int a, int b)
     return _mm256_shuffle_epi8(s, fl_two_words(first + a * next, first + b * next));
 }
 
+/* Each half of s: its 32-bit number a everywhere. */
+FL_INLINE __m256i fl_pair_wide(__m256i s, int a)
+{
+    return _mm256_shuffle_epi8(s, _mm256_set1_epi32(0x03020100 + 0x04040404 * a));
+}
+
 /* fl_pair_add: sum + products of chunks c .. c + FL_PAIR_CHUNKS - 1, each times its scale.
  * fl_pair_dot: start + products of the chunks of one step, not scaled. */
 #if defined(FL_DPBUSD)
@@ -153,8 +159,8 @@ FL_INLINE __m256i fl_pair_add(__m256i sum, const __m256i s[2], int c, const __m2
         __m256i u = fl_pair_sum(zero, q + h, x + h, n);
         __m256i v = fl_pair_sum(zero, q + h + n, x + h + n, n);
         if (t->wide) {
-            u = _mm256_mullo_epi32(u, _mm256_shuffle_epi32(s[k / 4], 0x55 * (k % 4)));
-            v = _mm256_mullo_epi32(v, _mm256_shuffle_epi32(s[k / 4], 0x55 * (k % 4 + 1)));
+            u = _mm256_mullo_epi32(u, fl_pair_wide(s[k / 4], k % 4));
+            v = _mm256_mullo_epi32(v, fl_pair_wide(s[k / 4], k % 4 + 1));
             sum = _mm256_add_epi32(sum, _mm256_add_epi32(u, v));
         } else { /* sums of 4 / halves products fit 16 bits */
             const __m256i f = fl_pair_spread(s[k / 8], k % 8, k % 8 + 1);
