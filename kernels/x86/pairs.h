@@ -250,10 +250,11 @@ FL_INLINE void fl_pair_mul(fl_bytes a, fl_bytes b, const fl_pair_head *w, const 
 /* d and dmin of pair g for the elements that are its own: 16-bit numbers e and 4 + e. */
 FL_INLINE __m256i fl_pair_halves(__m256i h, int pairs, int g)
 {
-    const long long d = 0x0100010001000100, m = 0x0302030203020302;
+    const uint64_t d = 0x0100010001000100, m = 0x0302030203020302;
     const int bits = 64 / pairs;
-    const long long own = bits == 64 ? -1 : ((1LL << bits) - 1) << (bits * g);
-    return _mm256_shuffle_epi8(h, fl_two_words((own & d) | ~own, (own & m) | ~own));
+    const uint64_t own = bits == 64 ? UINT64_MAX : ((UINT64_C(1) << bits) - 1) << (bits * g);
+    return _mm256_shuffle_epi8(
+        h, fl_two_words((long long)((own & d) | ~own), (long long)((own & m) | ~own)));
 }
 
 FL_INLINE __m256 fl_pair_step(__m256 acc, const fl_pair_acts *x, __m256i halves,
