@@ -96,18 +96,43 @@ static void run_streams_in_ar_the_text_that_auto_puts_into_json(void **state)
     free(text);
 }
 
+static int64_t number(const char *text, const char *outer, const char *key)
+{
+    fl_json *j = NULL;
+    ASSERT_OK(fl_json_parse(text, strlen(text), "stdout", &j, &err));
+    const int64_t v = fl_json_int(fl_json_get(outer ? fl_json_get(j, outer) : j, key), -1);
+    fl_json_free(&j);
+    return v;
+}
+
+/* Half way from the least --vram that works with these options to all of the model. */
+static int64_t tight_budget(const char *options)
+{
+    char words[512];
+    snprintf(words, sizeof words, "plan %s --json %s", clover, options);
+    char *plan = fl_command_output(fl_tool_plan, words);
+    const int64_t all = number(plan, "device", "bytes");
+    free(plan);
+    snprintf(words, sizeof words, "plan %s --vram 1K %s", clover, options);
+    ASSERT_FAILS(call(fl_tool_plan, words), FL_E_ARG, "needs at least ");
+    const int64_t least = atoll(strstr(err.msg, "needs at least ") + strlen("needs at least "));
+    assert_true(least > 0 && least < all);
+    return (least + all) / 2;
+}
+
 static void run_takes_blocks_a_file_and_a_small_budget(void **state)
 {
     (void)state;
-    char *file = fl_tmp_path(dir, "prompt.txt"), words[512];
+    static const char options[] = "--mode block --threads 1 --ctx 128 --chunk 32";
+    const int64_t budget = tight_budget(options);
+    char *file = fl_tmp_path(dir, "prompt.txt"), words[512], vram[40] = "";
     fl_tmp_write(file, "count to ten", 12);
     char *want = NULL;
     for (int small = 0; small < 2; small++) {
-        /* All of it takes 0.84 MiB, 0.2 of them experts. */
+        if (small) snprintf(vram, sizeof vram, "--vram %lld", (long long)budget);
         snprintf(words, sizeof(words),
-                 "run %s -f %s --mode block --max-tokens 20 --ignore-eos --threads 1 --json --ctx "
-                 "128 --chunk 32 --threshold 0.05%s",
-                 clover, file, small ? " --vram 720K" : "");
+                 "run %s -f %s --max-tokens 20 --ignore-eos --json --threshold 0.05 %s %s", clover,
+                 file, options, vram);
         char *text = fl_command_output(fl_tool_run, words);
         fl_json *j = NULL;
         ASSERT_OK(fl_json_parse(text, strlen(text), "stdout", &j, &err));
@@ -116,7 +141,7 @@ static void run_takes_blocks_a_file_and_a_small_budget(void **state)
         char *ids = fl_json_dump(fl_json_get(j, "ids"), 0);
         if (small) {
             assert_string_equal(ids, want);
-            assert_true(fl_json_int(fl_json_get(j, "device_peak"), 0) <= 720 << 10);
+            assert_true(fl_json_int(fl_json_get(j, "device_peak"), 0) <= budget);
             const fl_json *x = fl_json_get(j, "experts");
             assert_true(fl_json_int(fl_json_get(x, "read"), 0) > 0);
             free(ids);
@@ -274,15 +299,6 @@ static void logits_never_writes_into_its_model(void **state)
 
 /* ---- plan ---- */
 
-static int64_t number(const char *text, const char *outer, const char *key)
-{
-    fl_json *j = NULL;
-    ASSERT_OK(fl_json_parse(text, strlen(text), "stdout", &j, &err));
-    const int64_t v = fl_json_int(fl_json_get(outer ? fl_json_get(j, outer) : j, key), -1);
-    fl_json_free(&j);
-    return v;
-}
-
 static void plan_prints_what_run_takes(void **state)
 {
     (void)state;
@@ -293,18 +309,22 @@ static void plan_prints_what_run_takes(void **state)
         "--ctx 128 --mode spec",
         "--ctx 128 --act f32 --threads 2",
         "--ctx 128 --mode ar --kv f32 --chunk 40 --threads 3 --cpu reference",
-        "--ctx 128 --mode block --chunk 32 --vram 720K",
-        "--ctx 128 --chunk 32 --vram 780K",
+        "--ctx 128 --mode block --chunk 32",
+        "--ctx 128 --chunk 32",
         "--ctx 1024 --mode ar",
         "--ctx 1024 --mode ar --kv q8_0",
     };
-    enum { LAST = sizeof(options) / sizeof(*options) - 1 };
-    char words[512];
+    enum { LAST = sizeof(options) / sizeof(*options) - 1, TIGHT = 6 /* and 7 */ };
+    char words[512], vram[40];
     int64_t bytes[sizeof(options) / sizeof(*options)];
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
-        snprintf(words, sizeof(words), "plan %s --json %s", clover, options[i]);
+        vram[0] = '\0';
+        if (i == TIGHT || i == TIGHT + 1)
+            snprintf(vram, sizeof vram, "--vram %lld", (long long)tight_budget(options[i]));
+        snprintf(words, sizeof(words), "plan %s --json %s %s", clover, options[i], vram);
         char *plan = fl_command_output(fl_tool_plan, words);
-        snprintf(words, sizeof(words), "run %s -p x --max-tokens 1 --json %s", clover, options[i]);
+        snprintf(words, sizeof(words), "run %s -p x --max-tokens 1 --json %s %s", clover,
+                 options[i], vram);
         char *run = fl_command_output(fl_tool_run, words);
         bytes[i] = number(plan, "device", "bytes");
         assert_true(bytes[i] > 0);
