@@ -87,6 +87,21 @@ FL_INLINE void fl_pair_sums16(const fl_act *x, int16_t j[16])
     }
 }
 
+/* P and J of a block's sub-blocks, or of halves of sub-blocks; not stepwise. */
+FL_INLINE void fl_pair_numbers(const fl_act *x, const fl_pair_kind *t, int16_t p[16], int16_t j[16])
+{
+    if (t->halves == 1) {
+        memcpy(p, x->p, sizeof x->p);
+        memcpy(j, x->sum, sizeof x->sum);
+        return;
+    }
+    fl_pair_sums16(x, j);
+    for (int c = 0; c < 16; c++) {
+        p[c] = x->p[c / 2];
+        j[c] = (int16_t)(j[c] * p[c]);
+    }
+}
+
 FL_INLINE void fl_pair_pack_row(const fl_act *x, const fl_pair_kind *t, int e, fl_pair_acts *o)
 {
     int16_t j[16], p[16];
@@ -96,19 +111,12 @@ FL_INLINE void fl_pair_pack_row(const fl_act *x, const fl_pair_kind *t, int e, f
         for (int c = 0; c < 16; c += 2 / t->halves)
             o->start[e][c * t->halves / 2] =
                 -(fl_pair_offset(t) / 4) * (t->halves == 2 ? j[c] : j[c] + j[c + 1]);
-    } else if (t->halves == 2) {
-        fl_pair_sums16(x, j);
-        for (int c = 0; c < 16; c++) {
-            p[c] = x->p[c / 2];
-            j[c] = (int16_t)(j[c] * p[c]);
-        }
-        for (int h = 0; h < 2; h++) {
-            o->p[e][h] = fl_two(fl_load128(p + 8 * h));
-            o->j[e][h] = fl_two(fl_load128(j + 8 * h));
-        }
-    } else {
-        o->p[e][0] = fl_two(fl_load128(x->p));
-        o->j[e][0] = fl_two(fl_load128(x->sum));
+        return;
+    }
+    fl_pair_numbers(x, t, p, j);
+    for (int h = 0; h < t->halves; h++) {
+        o->p[e][h] = fl_two(fl_load128(p + 8 * h));
+        o->j[e][h] = fl_two(fl_load128(j + 8 * h));
     }
 }
 
@@ -212,18 +220,18 @@ FL_INLINE __m256i fl_pair_sum4(const __m256i v[4])
     return _mm256_add_epi32(_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c));
 }
 
-/* One block of a pair with n activation rows: its sums, and those of its minima or of what undoes
- * the offset. */
+/* One block of a pair with n activation rows, packed from x[at]: its sums, and those of its minima
+ * or of what undoes the offset. */
 FL_INLINE void fl_pair_mul(fl_bytes a, fl_bytes b, const fl_pair_head *w, const fl_pair_acts *x,
-                           int n, const fl_pair_kind *t, __m256i *sum, __m256i *min)
+                           int at, int n, const fl_pair_kind *t, __m256i *sum, __m256i *min)
 {
     __m256i s[4][2];
     for (int i = 0; i < n; i++) {
         sum[i] = min[i] = _mm256_setzero_si256();
         for (int h = 0; h < t->halves; h++) {
-            s[i][h] = _mm256_mullo_epi16(w->s[h], x->p[i][h]);
+            s[i][h] = _mm256_mullo_epi16(w->s[h], x->p[at + i][h]);
             if (t->has_min || fl_pair_offset(t)) {
-                __m256i m = _mm256_madd_epi16(t->has_min ? w->min : w->s[h], x->j[i][h]);
+                __m256i m = _mm256_madd_epi16(t->has_min ? w->min : w->s[h], x->j[at + i][h]);
                 min[i] = h ? _mm256_add_epi32(min[i], m) : m;
             }
         }
@@ -241,7 +249,7 @@ FL_INLINE void fl_pair_mul(fl_bytes a, fl_bytes b, const fl_pair_head *w, const 
         for (int h = 0; h < 4; h += FL_PAIR_CHUNKS)
 #pragma GCC unroll 4
             for (int i = 0; i < n; i++)
-                sum[i] = fl_pair_add(sum[i], s[i], c + h, q + h, x->x[i] + c + h, t);
+                sum[i] = fl_pair_add(sum[i], s[i], c + h, q + h, x->x[at + i] + c + h, t);
     }
 }
 
@@ -257,23 +265,23 @@ FL_INLINE __m256i fl_pair_halves(__m256i h, int pairs, int g)
         h, fl_two_words((long long)((own & d) | ~own), (long long)((own & m) | ~own)));
 }
 
-FL_INLINE __m256 fl_pair_step(__m256 acc, const fl_pair_acts *x, __m256i halves,
-                              const __m256i sum[4], const __m256i min[4], const fl_pair_kind *t)
+/* What is multiplied by activation scales. */
+FL_INLINE __m256 fl_pair_term(__m256i halves, const __m256i sum[4], const __m256i min[4],
+                              const fl_pair_kind *t)
 {
-    const __m256 a = _mm256_broadcast_ps((const __m128 *)x->scale);
     __m256i i = fl_pair_sum4(sum);
     halves = _mm256_permute4x64_epi64(halves, _MM_SHUFFLE(3, 1, 2, 0));
     const __m256 d = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
     if (t->has_min) {
         const __m256 dmin = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
         const __m256 u = _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(fl_pair_sum4(min)));
-        return _mm256_fmadd_ps(a, _mm256_fmsub_ps(d, _mm256_cvtepi32_ps(i), u), acc);
+        return _mm256_fmsub_ps(d, _mm256_cvtepi32_ps(i), u);
     }
     if (fl_pair_offset(t)) {
         const __m256i o = _mm256_set1_epi32(fl_pair_offset(t));
         i = _mm256_sub_epi32(i, _mm256_mullo_epi32(fl_pair_sum4(min), o));
     }
-    return _mm256_fmadd_ps(a, _mm256_mul_ps(d, _mm256_cvtepi32_ps(i)), acc);
+    return _mm256_mul_ps(d, _mm256_cvtepi32_ps(i));
 }
 
 /* One block with a step per scale: row[g], row[pairs + g] are the rows of pair g. (float)(P I) =
@@ -344,10 +352,11 @@ FL_INLINE __m256 fl_pair_chain(const fl_pair_span *s, const fl_pair_kind *t, int
             for (int g = 0; g < pairs; g++) {
                 fl_pair_head h;
                 t->head(row[g], row[pairs + g], &h);
-                fl_pair_mul(row[g], row[pairs + g], &h, x, n, t, sum + g * n, min + g * n);
+                fl_pair_mul(row[g], row[pairs + g], &h, x, 0, n, t, sum + g * n, min + g * n);
                 halves = _mm256_or_si256(halves, fl_pair_halves(h.halves, pairs, g));
             }
-            acc = fl_pair_step(acc, x, halves, sum, min, t);
+            acc = _mm256_fmadd_ps(_mm256_broadcast_ps((const __m128 *)x->scale),
+                                  fl_pair_term(halves, sum, min, t), acc);
         }
         for (int i = 0; i < 2 * pairs; i++) row[i] += t->bytes;
     }
@@ -391,8 +400,12 @@ FL_INLINE void fl_pair_rows(const fl_pair_span *s, const fl_pair_kind *t, int64_
 /* fl_pair_rows of 1 to 4 activation rows. */
 typedef void (*fl_pair_rows_fn)(const fl_pair_span *s, int64_t n0, int64_t n1, bool go_on,
                                 float scale, float *y, int64_t ldy);
+/* pairs_one.h; NULL: stepwise. */
+typedef int64_t (*fl_pair_one_fn)(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x,
+                                  float *y);
 typedef struct fl_pair_type {
     const fl_pair_kind *kind;
+    fl_pair_one_fn one;
     fl_pair_rows_fn rows[4];
 } fl_pair_type;
 
@@ -430,6 +443,8 @@ static inline void fl_pair_mul_law(const fl_mat *w, const fl_pair_type *t, int64
                                    const fl_act *x, int n_rows, float *y, int64_t ldy)
 {
     enum { ROWS = 4 * FL_PAIR_ACTS / 8 };
+    if (n_rows == 1 && t->one) n0 = t->one(w, n0, n1, x, y);
+    if (n0 == n1) return;
     for (int r = 0; r < n_rows; r += ROWS)
         fl_pair_tile(w, t, n0, n1, x + r * (w->cols / 256), n_rows - r < ROWS ? n_rows - r : ROWS,
                      y + r * ldy, ldy);

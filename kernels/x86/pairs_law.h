@@ -1,6 +1,7 @@
 #ifndef FL_KERNELS_X86_PAIRS_LAW_H
 #define FL_KERNELS_X86_PAIRS_LAW_H
 
+#include "kernels/x86/pairs_one.h"
 #include "kernels/x86/pairs_types.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -14,26 +15,36 @@
     {                                                                                          \
         fl_pair_rows(s, &NAME##_kind, n0, n1, N, go_on, scale, y, ldy);                        \
     }
-#define FL_PAIR_TYPE(NAME, ...)                            \
+#define FL_PAIR_ONE(NAME, ...)                                                             \
+    static const fl_pair_kind NAME##_kind = {__VA_ARGS__};                                 \
+    static __attribute__((noinline))                                                       \
+    int64_t NAME##_one(const fl_mat *w, int64_t n0, int64_t n1, const fl_act *x, float *y) \
+    {                                                                                      \
+        return fl_pair_one(w, &NAME##_kind, n0, n1, x, y);                                 \
+    }                                                                                      \
+    FL_PAIR_TYPE(NAME, NAME##_one)
+#define FL_PAIR_STEPS(NAME, ...)                           \
     static const fl_pair_kind NAME##_kind = {__VA_ARGS__}; \
-    FL_PAIR_ROWS(NAME, 1)                                  \
-    FL_PAIR_ROWS(NAME, 2)                                  \
-    FL_PAIR_ROWS(NAME, 3)                                  \
-    FL_PAIR_ROWS(NAME, 4)                                  \
-    static const fl_pair_type NAME##_type = {              \
-        &NAME##_kind, {NAME##_pairs1, NAME##_pairs2, NAME##_pairs3, NAME##_pairs4}};
+    FL_PAIR_TYPE(NAME, NULL)
+#define FL_PAIR_TYPE(NAME, ONE)               \
+    FL_PAIR_ROWS(NAME, 1)                     \
+    FL_PAIR_ROWS(NAME, 2)                     \
+    FL_PAIR_ROWS(NAME, 3)                     \
+    FL_PAIR_ROWS(NAME, 4)                     \
+    static const fl_pair_type NAME##_type = { \
+        &NAME##_kind, ONE, {NAME##_pairs1, NAME##_pairs2, NAME##_pairs3, NAME##_pairs4}};
 
 /* head, scale, levels, bytes, halves, offset, is_signed, has_min, wide */
-FL_PAIR_TYPE(q4_k, pair_q4_k_head, NULL, pair_q4_k, 144, 1, 0, false, true, false)
-FL_PAIR_TYPE(q5_k, pair_q5_k_head, NULL, pair_q5_k, 176, 1, 0, false, true, false)
-FL_PAIR_TYPE(q6_k, pair_q6_k_head, NULL, pair_q6_k, 210, 2, 32, false, false, false)
-FL_PAIR_TYPE(q3_k, pair_q3_k_head, NULL, pair_q3_k, 110, 2, 4, false, false, false)
-FL_PAIR_TYPE(iq4_xs, pair_iq4_xs_head, NULL, pair_iq4_xs, 136, 1, 0, true, false, true)
-FL_PAIR_TYPE(q8_0, NULL, pair_q8_0_scale, pair_q8_0, 8 * 34, 1, 0, true, false, false)
-FL_PAIR_TYPE(q4_0, NULL, pair_q4_0_scale, pair_q4_0, 8 * 18, 1, 8, false, false, false)
-FL_PAIR_TYPE(iq4_nl, NULL, pair_q4_0_scale, pair_iq4_nl, 8 * 18, 1, 0, true, false, false)
-FL_PAIR_TYPE(mxfp4, NULL, pair_mxfp4_scale, pair_mxfp4, 8 * 17, 1, 12, false, false, false)
-FL_PAIR_TYPE(nvfp4, NULL, pair_nvfp4_scale, pair_nvfp4, 4 * 36, 2, 12, false, false, false)
+FL_PAIR_ONE(q4_k, pair_q4_k_head, NULL, pair_q4_k, 144, 1, 0, false, true, false)
+FL_PAIR_ONE(q5_k, pair_q5_k_head, NULL, pair_q5_k, 176, 1, 0, false, true, false)
+FL_PAIR_ONE(q6_k, pair_q6_k_head, NULL, pair_q6_k, 210, 2, 32, false, false, false)
+FL_PAIR_ONE(q3_k, pair_q3_k_head, NULL, pair_q3_k, 110, 2, 4, false, false, false)
+FL_PAIR_ONE(iq4_xs, pair_iq4_xs_head, NULL, pair_iq4_xs, 136, 1, 0, true, false, true)
+FL_PAIR_STEPS(q8_0, NULL, pair_q8_0_scale, pair_q8_0, 8 * 34, 1, 0, true, false, false)
+FL_PAIR_STEPS(q4_0, NULL, pair_q4_0_scale, pair_q4_0, 8 * 18, 1, 8, false, false, false)
+FL_PAIR_STEPS(iq4_nl, NULL, pair_q4_0_scale, pair_iq4_nl, 8 * 18, 1, 0, true, false, false)
+FL_PAIR_STEPS(mxfp4, NULL, pair_mxfp4_scale, pair_mxfp4, 8 * 17, 1, 12, false, false, false)
+FL_PAIR_STEPS(nvfp4, NULL, pair_nvfp4_scale, pair_nvfp4, 4 * 36, 2, 12, false, false, false)
 
 static inline const fl_pair_type *fl_pair_type_of(uint32_t type)
 {

@@ -50,6 +50,8 @@ static void test_mul_law_tiers(void **state)
             check_tiers(*t, true, 35, 256 * 10, 7 + fl_rnd_below(20), h);
             check_tiers(*t, true, 9, 256 * 70, 1 + fl_rnd_below(8), h);
             check_tiers(*t, true, 261, 256, 1 + fl_rnd_below(8), h);
+            /* One row: eight blocks at a time begin anywhere in a weight row. */
+            for (int nb = 1 + h; nb <= 25; nb += 2) check_tiers(*t, true, 17, 256 * nb, 1, h);
         }
     }
     fl_law_option_h = false;
