@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -6,6 +7,7 @@
 void fl_rope_prepare(const fl_pass *p)
 {
     const int half = p->hp->rot_dim / 2;
+    assert(p->n_rows <= p->buf->max_rows && p->n_rows - p->n_write <= p->buf->max_block);
     for (int t = 0; t < p->n_rows; t++) {
         const double pos = (double)(p->at + t);
         for (int j = 0; j < half; j++) {

@@ -43,8 +43,8 @@ static void lay_gdn(fl_gdn_buffers *b, const fl_hparams *hp, const fl_buffers_sh
     b->alpha = FL_TAKE(a, float, (rows * nv));
     b->beta = FL_TAKE(a, float, (rows * nv));
     b->bwd_c = FL_TAKE(a, float, (block * c));
-    b->bwd_alpha = FL_TAKE(a, float, 2 * block * nv);
-    b->bwd_beta = FL_TAKE(a, float, 2 * block * nv);
+    b->bwd_alpha = FL_TAKE(a, float, (rows * nv));
+    b->bwd_beta = FL_TAKE(a, float, (rows * nv));
     b->worker_s = FL_TAKE(a, float, (s->n_threads * d * d));
     b->worker_r = FL_TAKE(a, float, (s->n_threads * block * d));
 }

@@ -30,7 +30,7 @@ typedef struct fl_gdn_buffers {
     float *alpha, *beta; /* [T][nv]: raw, then decay and beta in place */
     /* block passes only; R = block rows */
     float *bwd_c;                /* [R][C] */
-    float *bwd_alpha, *bwd_beta; /* [2 R][nv] */
+    float *bwd_alpha, *bwd_beta; /* [T][nv]: those of the block are used */
     float *ones, *zeros;         /* [R], [C]: decay 1 and beta 0; the row past the block's edge */
     float *worker_s;             /* [threads][d][d] a state that is thrown away */
     float *worker_r;             /* [threads][R][d] a second read-out */

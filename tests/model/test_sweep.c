@@ -11,19 +11,21 @@
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
-enum { BLOCK = 8, MOST_ROWS = 256, MOST_PASSES = 32, TOKENS = 70 };
+enum { BLOCK = 8, MOST_ROWS = 320, MOST_PASSES = 32, TOKENS = 70, PROMPT = 5 * BLOCK + 3 };
 
-/* Two sequences of clean rows with blocks behind them, as importance makes them. */
+/* Sequences of clean rows with blocks behind them, as importance makes them. */
 typedef struct text {
     fl_sweep_text t;
     fl_sweep_pass pass[MOST_PASSES];
     int32_t ids[MOST_ROWS];
 } text;
 
-static void add_sequence(text *x, int n, int mask, bool blocks)
+/* n tokens, of which the first `prompt` come before the first block. */
+static void add_sequence(text *x, int prompt, int n, int mask, bool blocks)
 {
-    for (int at = 0; at < n; at += BLOCK) {
-        const int clean = n - at < BLOCK ? n - at : BLOCK;
+    for (int at = 0, clean; at < n; at += clean) {
+        const int most = at == 0 ? prompt : BLOCK;
+        clean = n - at < most ? n - at : most;
         const int block = blocks && at + clean + BLOCK <= n ? BLOCK : 0;
         for (int i = 0; i < clean + block; i++)
             x->ids[x->t.n_rows++] =
@@ -39,8 +41,9 @@ static void add_sequence(text *x, int n, int mask, bool blocks)
 static void make_text(text *x, const fl_model *m, bool blocks)
 {
     *x = (text){0};
-    add_sequence(x, TOKENS, m->index->clover.mask_id, blocks);
-    add_sequence(x, 3 * BLOCK + 1, m->index->clover.mask_id, blocks);
+    add_sequence(x, BLOCK, TOKENS, m->index->clover.mask_id, blocks);
+    add_sequence(x, BLOCK, 3 * BLOCK + 1, m->index->clover.mask_id, blocks);
+    add_sequence(x, PROMPT, PROMPT + 2 * BLOCK, m->index->clover.mask_id, blocks);
     x->t.pass = x->pass;
     x->t.ids = x->ids;
 }
@@ -72,7 +75,8 @@ static void run_layers(fl_sweep *s, int n_layer, const fl_sweep_watch *w)
     ASSERT_OK(fl_sweep_head(s, w, &err));
 }
 
-/* The rows of the same passes through the engine, [n_rows][d_model]. */
+/* The rows of the same passes through the engine, [n_rows][d_model]: it takes a block's worth of
+ * clean rows before a block, so those of a longer prompt go first. */
 static float *engine_rows(fl_engine *e, const text *x, const fl_clover *sw)
 {
     fl_err err = {0};
@@ -82,14 +86,20 @@ static float *engine_rows(fl_engine *e, const text *x, const fl_clover *sw)
     for (int i = 0; i < x->t.n_passes; i++) {
         const fl_sweep_pass *p = &x->pass[i];
         const int32_t *ids = x->ids + row;
-        const int64_t n = p->n_write + p->n_block;
+        const int fused = p->n_block > 0 ? (p->n_write < BLOCK ? p->n_write : BLOCK) : 0;
+        const int alone = p->n_write - fused;
         if (p->at == 0) fl_state_reset(&e->state);
-        if (p->n_block > 0)
-            ASSERT_OK(fl_forward_fused(e, ids, p->n_write, ids + p->n_write, p->n_block, sw, &err));
-        else
-            ASSERT_OK(fl_forward_clean(e, ids, n, &err));
-        memcpy(out + row * d, e->buf.x, (size_t)(n * d) * sizeof *out);
-        row += n;
+        if (alone > 0) {
+            ASSERT_OK(fl_forward_clean(e, ids, alone, &err));
+            memcpy(out + row * d, e->buf.x, (size_t)(alone * d) * sizeof *out);
+        }
+        row += alone;
+        ids += alone;
+        if (p->n_block > 0) {
+            ASSERT_OK(fl_forward_fused(e, ids, fused, ids + fused, p->n_block, sw, &err));
+            memcpy(out + row * d, e->buf.x, (size_t)((fused + p->n_block) * d) * sizeof *out);
+        }
+        row += fused + p->n_block;
     }
     return out;
 }
@@ -122,7 +132,7 @@ static void rows_are_the_engines(const char *arch, int top_k, bool blocks, bool 
     if (top_k == 1)
         fl_same_bits(fl_sweep_rows(s), want, n, "sweep", arch);
     else
-        assert_true(fl_max_error(fl_sweep_rows(s), want, n) < 2e-6);
+        assert_true(fl_max_error(fl_sweep_rows(s), want, n) < 1e-4);
     fl_sweep_close(&s);
     free(want);
     fl_unload(&l);
