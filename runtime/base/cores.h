@@ -24,9 +24,4 @@ typedef struct fl_cores {
  * NULL: this one. */
 void fl_cores_list(fl_cores *out, const cpu_set_t *allowed, const char *xml);
 
-/* The processors' worth of time that the control groups of this process leave it, rounded up; 0:
- * no limit. `of_process`: the groups, as in /proc/self/cgroup; `root`: where version 2 of them is
- * mounted. */
-int fl_cores_quota(const char *of_process, const char *root);
-
 #endif

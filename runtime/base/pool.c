@@ -14,6 +14,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/cores.h"
+#include "runtime/base/groups.h"
 #include "runtime/base/latch.h"
 
 /* One job at a time. `left` counts its tasks that nobody has taken, `undone` those that are not
@@ -205,7 +206,7 @@ static void list_cores(fl_pool *p, fl_cores *cores)
 
 static int default_threads(const fl_cores *cores)
 {
-    const int quota = fl_cores_quota("/proc/self/cgroup", "/sys/fs/cgroup");
+    const int quota = fl_groups_cpus(NULL);
     const int n = quota > 0 && quota < cores->n_cores ? quota : cores->n_cores;
     return n < FL_MAX_THREADS ? n : FL_MAX_THREADS;
 }

@@ -1,13 +1,10 @@
 /* The order of processors on machines that are written down here: strong cores first, one processor
- * of each core before any second one, nothing that is not allowed; quotas of control groups. */
+ * of each core before any second one, nothing that is not allowed. */
 #include "runtime/base/cores.h"
 
 #include <stdbool.h>
-#include <stdlib.h>
-#include <sys/stat.h>
 
 #include "tests/support/test.h"
-#include "tests/support/tmp.h"
 
 /* Two weak cores of one processor (0, 1), two strong ones of two (2 3, 4 5). */
 static const int first_cpu[] = {0, 1, 2, 4}, n_cpu[] = {1, 1, 2, 2};
@@ -127,81 +124,6 @@ static void this_machine_lists_each_allowed_processor_once(void **state)
     if (c.n_cpus > 0) assert_true(CPU_EQUAL(&listed, &set));
 }
 
-/* ---- quotas ---- */
-
-static char *dir;
-
-static int setup(void **state)
-{
-    (void)state;
-    dir = fl_tmp_make();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fl_tmp_remove(dir);
-    return 0;
-}
-
-static void put(const char *name, const char *s)
-{
-    char *path = fl_tmp_path(dir, name);
-    fl_tmp_write(path, s, strlen(s));
-    free(path);
-}
-
-static void make_folder(const char *name)
-{
-    char *path = fl_tmp_path(dir, name);
-    assert_int_equal(mkdir(path, 0755), 0);
-    free(path);
-}
-
-static int quota(void)
-{
-    char *of_process = fl_tmp_path(dir, "groups");
-    const int n = fl_cores_quota(of_process, dir);
-    free(of_process);
-    return n;
-}
-
-static void the_smallest_quota_of_all_groups_counts(void **state)
-{
-    (void)state;
-    assert_int_equal(quota(), 0); /* no groups at all */
-    put("groups", "7:cpu:/elsewhere\n0::/a/b\n");
-    assert_int_equal(quota(), 0);
-    make_folder("a");
-    make_folder("a/b");
-    put("a/b/cpu.max", "max 100000\n");
-    assert_int_equal(quota(), 0);
-    put("a/cpu.max", "250000 100000\n");
-    assert_int_equal(quota(), 3);
-    put("a/b/cpu.max", "100000 100000\n");
-    assert_int_equal(quota(), 1);
-    put("a/b/cpu.max", "400000 100000\n");
-    assert_int_equal(quota(), 3);
-    put("cpu.max", "150000 100000\n");
-    assert_int_equal(quota(), 2);
-    put("groups", "0::/\n");
-    assert_int_equal(quota(), 2);
-    put("groups", "3:cpu:/a\n");
-    assert_int_equal(quota(), 0);
-}
-
-static void nonsense_is_no_limit(void **state)
-{
-    (void)state;
-    static const char *const bad[] = {"", "x y", "-5 100000", "1000 0", "99999999999999 1", "5"};
-    put("groups", "0::/\n");
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        put("cpu.max", bad[i]);
-        assert_int_equal(quota(), 0);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -210,8 +132,6 @@ int main(void)
         cmocka_unit_test(a_machine_of_one_kind_has_no_second),
         cmocka_unit_test(what_nobody_knows_is_counted),
         cmocka_unit_test(this_machine_lists_each_allowed_processor_once),
-        cmocka_unit_test(the_smallest_quota_of_all_groups_counts),
-        cmocka_unit_test(nonsense_is_no_limit),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,42 @@
+#include "runtime/base/sysfile.h"
+
+#include <stdio.h>
+#include <string.h>
+
+bool fl_sys_path(char out[FL_SYS_PATH], const char *root, const char *path)
+{
+    return snprintf(out, FL_SYS_PATH, "%s%s", root ? root : "", path) < FL_SYS_PATH;
+}
+
+static FILE *open_file(const char *root, const char *path)
+{
+    char full[FL_SYS_PATH];
+    return fl_sys_path(full, root, path) ? fopen(full, "re") : NULL;
+}
+
+bool fl_sys_line(const char *root, const char *path, char *line, size_t size)
+{
+    FILE *f = open_file(root, path);
+    if (!f) return false;
+    const bool got = fgets(line, (int)size, f) != NULL;
+    fclose(f);
+    if (got) line[strcspn(line, "\n")] = '\0';
+    return got;
+}
+
+bool fl_sys_number(const char *root, const char *path, const char *key, uint64_t *v)
+{
+    char line[256];
+    bool found = false;
+    const size_t k = strlen(key);
+    FILE *f = open_file(root, path);
+    if (!f) return false;
+    while (!found && fgets(line, sizeof line, f)) {
+        long long x;
+        if (strncmp(line, key, k) != 0 || sscanf(line + k, "%lld", &x) != 1 || x < 0) continue;
+        *v = (uint64_t)x;
+        found = true;
+    }
+    fclose(f);
+    return found;
+}
