@@ -2,15 +2,13 @@
  * of each core before any second one, nothing that is not allowed. */
 #include "runtime/base/cores.h"
 
-#include <stdbool.h>
+#include <stdlib.h>
 
+#include "tests/support/machine_xml.h"
 #include "tests/support/test.h"
 
-/* Two weak cores of one processor (0, 1), two strong ones of two (2 3, 4 5). */
-static const int first_cpu[] = {0, 1, 2, 4}, n_cpu[] = {1, 1, 2, 2};
-
 typedef struct text {
-    char p[4096];
+    char p[256];
     size_t n;
 } text;
 
@@ -23,49 +21,18 @@ __attribute__((format(printf, 2, 3))) static void add(text *t, const char *f, ..
     assert_true(t->n < sizeof t->p);
 }
 
-#define SETS "cpuset=\"0x%08x\" complete_cpuset=\"0x%08x\" nodeset=\"0x1\" complete_nodeset=\"0x1\""
-
-static void open_object(text *t, const char *type, int os, unsigned set, int id)
-{
-    add(t, "<object type=\"%s\" os_index=\"%d\" " SETS " gp_index=\"%d\"", type, os, set, set, id);
-}
-
-/* The machine as hwloc writes it; with kinds as far as there is an order among them. */
-static void describe(text *t, bool kinds)
-{
-    int id = 1;
-    t->n = 0;
-    add(t, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<topology version=\"2.0\">\n");
-    open_object(t, "Machine", 0, 0x3f, id++);
-    add(t, " allowed_cpuset=\"0x3f\" allowed_nodeset=\"0x1\">\n");
-    open_object(t, "NUMANode", 0, 0x3f, id++);
-    add(t, " local_memory=\"1073741824\"/>\n");
-    for (int c = 0; c < 4; c++) {
-        open_object(t, "Core", c, (unsigned)((1 << n_cpu[c]) - 1) << first_cpu[c], id++);
-        add(t, ">\n");
-        for (int i = first_cpu[c]; i < first_cpu[c] + n_cpu[c]; i++) {
-            open_object(t, "PU", i, 1u << i, id++);
-            add(t, "/>\n");
-        }
-        add(t, "</object>\n");
-    }
-    add(t, "</object>\n");
-    for (int k = 0; kinds && k < 2; k++)
-        add(t, "<cpukind cpuset=\"0x%08x\" forced_efficiency=\"%d\"/>\n", k ? 0x3c : 0x03, k);
-    add(t, "</topology>\n");
-}
-
-/* `want`: "cpu/kind cpu/kind ...". */
+/* On the small machine (machine_xml.h). `want`: "cpu/kind cpu/kind ...". */
 static void expect(unsigned mask, bool kinds, const char *want, int n_cores, int n_kinds)
 {
     cpu_set_t set;
-    text xml, got = {.n = 0};
+    text got = {.n = 0};
     fl_cores c;
     CPU_ZERO(&set);
     for (int i = 0; i < 32; i++)
         if (mask >> i & 1) CPU_SET(i, &set);
-    describe(&xml, kinds);
-    fl_cores_list(&c, mask ? &set : NULL, xml.p);
+    char *xml = fl_machine_small_xml(kinds);
+    fl_cores_list(&c, mask ? &set : NULL, xml);
+    free(xml);
     for (int i = 0; i < c.n_cpus; i++)
         add(&got, "%s%d/%d", i ? " " : "", c.cpu[i].id, c.cpu[i].kind);
     assert_string_equal(got.p, want);
