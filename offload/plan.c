@@ -9,40 +9,39 @@ static const uint64_t MiB = 1024 * 1024;
 
 static uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static unsigned long long up_mib(uint64_t bytes) { return bytes / MiB + (bytes % MiB != 0); }
+static int n_keys(const fl_plan *p) { return p->in.n_layer * p->in.n_expert; }
 
-/* The i-th expert of the order in which experts become resident: round robin over the layers. */
-static size_t nth(const fl_plan *p, int i)
-{
-    const int layer = i % p->in.n_layer, expert = i / p->in.n_layer;
-    return (size_t)layer * (size_t)p->in.n_expert + (size_t)expert;
-}
+/* ---- sizes ---- */
 
-static fl_status sum_sizes(fl_plan *p, uint64_t *largest, fl_err *err)
+static fl_status sum_sizes(fl_plan *p, const uint64_t *host_bytes, uint64_t *largest, fl_err *err)
 {
     const fl_plan_input *in = &p->in;
+    uint64_t host = 0;
     bool over = false;
     for (int i = 0; i < in->n_items; i++)
         over |= __builtin_add_overflow(p->fixed_bytes, in->item[i].bytes, &p->fixed_bytes);
     *largest = 0;
-    for (int i = 0; i < in->n_layer * in->n_expert; i++) {
+    for (int i = 0; i < n_keys(p); i++) {
         const uint64_t b = in->expert_bytes[i];
         if (b % 64)
             return FL_FAIL(err, FL_E_ARG, 0,
                            "plan: expert %d of layer %d has %llu bytes, expected a multiple of 64",
                            i % in->n_expert, i / in->n_expert, (unsigned long long)b);
         over |= __builtin_add_overflow(p->expert_bytes, b, &p->expert_bytes);
+        over |= host_bytes && __builtin_add_overflow(host, host_bytes[i], &host);
         p->n_total += b != 0;
         *largest = max_u64(*largest, b);
     }
     /* Slots and staging are products of the largest size: keep them far from overflow too. */
     over |= __builtin_add_overflow(p->fixed_bytes, p->expert_bytes, &p->full_device_cap);
-    if (over || *largest > UINT64_MAX / 4 / FL_PLAN_MAX_STAGES)
+    if (over || *largest > UINT64_MAX / 4 / FL_PLAN_MAX_STAGES || host > UINT64_MAX / 4)
         return FL_FAIL(err, FL_E_ARG, 0, "plan: the sizes of the model overflow 64 bits");
     p->min_device_cap = p->fixed_bytes + *largest;
     return FL_OK;
 }
 
-static fl_status refuse(const fl_plan *p, uint64_t largest, fl_err *err)
+static fl_status refuse_device(const fl_plan *p, uint64_t largest, fl_err *err)
 {
     const fl_plan_input *in = &p->in;
     const fl_plan_item *big = NULL;
@@ -56,9 +55,49 @@ static fl_status refuse(const fl_plan *p, uint64_t largest, fl_err *err)
                    (double)p->fixed_bytes / MiB, big ? big->name : "nothing",
                    big ? (double)big->bytes / MiB : 0.0, (double)largest / MiB,
                    (unsigned long long)in->device_cap, (double)in->device_cap / MiB,
-                   (unsigned long long)(p->min_device_cap / MiB + (p->min_device_cap % MiB != 0)),
-                   in->less ? ", " : "", in->less ? in->less : "");
+                   up_mib(p->min_device_cap), in->less ? ", " : "", in->less ? in->less : "");
 }
+
+static fl_status check_host_cap(const fl_plan *p, fl_err *err)
+{
+    const fl_plan_input *in = &p->in;
+    if (!in->host_asked || in->host_cap == 0 || in->host_cap >= p->staging_bytes) return FL_OK;
+    return FL_FAIL(err, FL_E_ARG, 0,
+                   "host memory: the staging buffers for reads need %llu bytes (%.1f MiB), the cap "
+                   "is %llu bytes (%.1f MiB); --ram %lluM would do, more of it keeps experts; "
+                   "--ram 0 keeps none",
+                   (unsigned long long)p->staging_bytes, (double)p->staging_bytes / MiB,
+                   (unsigned long long)in->host_cap, (double)in->host_cap / MiB,
+                   up_mib(p->staging_bytes));
+}
+
+/* ---- order ---- */
+
+typedef struct ranked {
+    uint32_t heat;
+    int32_t turn; /* place in the round robin over the layers */
+    int32_t key;
+} ranked;
+
+static int by_heat(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    if (x->heat != y->heat) return x->heat > y->heat ? -1 : 1;
+    return (x->turn > y->turn) - (x->turn < y->turn);
+}
+
+/* The keys in the order in which they get the faster tiers. */
+static void rank(const fl_plan *p, const uint32_t *heat, ranked *order)
+{
+    for (int i = 0; i < n_keys(p); i++) {
+        const int layer = i % p->in.n_layer, expert = i / p->in.n_layer;
+        const int32_t key = layer * p->in.n_expert + expert;
+        order[i] = (ranked){.heat = heat ? heat[key] : 0, .turn = i, .key = key};
+    }
+    if (heat) qsort(order, (size_t)n_keys(p), sizeof *order, by_heat);
+}
+
+/* ---- device ---- */
 
 static uint64_t choose_slots(const fl_plan *p, uint64_t largest)
 {
@@ -70,44 +109,50 @@ static uint64_t choose_slots(const fl_plan *p, uint64_t largest)
 /* Takes the longest run of the order that fits beside the slots. The slots' size is that of the
  * largest expert behind the run, so the need does not simply grow with the run: look from its
  * long end. */
-static void choose_resident(fl_plan *p, uint64_t max_slots)
+static void choose_resident(fl_plan *p, const ranked *order, uint64_t max_slots)
 {
-    const int n = p->in.n_layer * p->in.n_expert;
+    const int n = n_keys(p);
     const uint64_t room = p->in.device_cap - p->fixed_bytes;
     uint64_t kept = p->expert_bytes, slot = 0, n_stream = 0;
     int run = n;
     while (run > 0 && kept + min_u64(max_slots, n_stream) * slot > room) {
-        const uint64_t b = p->in.expert_bytes[nth(p, --run)];
+        const uint64_t b = p->in.expert_bytes[order[--run].key];
         kept -= b;
         n_stream += b != 0;
         slot = max_u64(slot, b);
     }
-    for (int i = 0; i < run; i++) p->resident[nth(p, i)] = 1;
+    for (int i = 0; i < run; i++) p->tier[order[i].key] = FL_TIER_DEVICE;
     uint64_t left = room - kept - min_u64(max_slots, n_stream) * slot;
     for (int i = run; i < n; i++) {
-        const uint64_t b = p->in.expert_bytes[nth(p, i)];
+        const uint64_t b = p->in.expert_bytes[order[i].key];
         if (b > left) continue;
-        p->resident[nth(p, i)] = 1;
+        p->tier[order[i].key] = FL_TIER_DEVICE;
         left -= b;
     }
 }
 
-/* Every figure of the result follows from `resident` and the number of slots wanted. */
-static void derive(fl_plan *p, uint64_t max_slots)
+/* Every figure of device memory follows from `tier` and the number of slots wanted. */
+static void derive_device(fl_plan *p, uint64_t max_slots)
 {
-    for (int i = 0; i < p->in.n_layer * p->in.n_expert; i++) {
+    uint64_t slot = 0;
+    for (int i = 0; i < n_keys(p); i++) {
         const uint64_t b = p->in.expert_bytes[i];
-        if (p->resident[i]) {
+        if (p->tier[i] == FL_TIER_DEVICE) {
             p->resident_bytes += b;
             p->n_resident += b != 0;
         } else {
-            p->slot_bytes = max_u64(p->slot_bytes, b);
+            slot = max_u64(slot, b);
         }
     }
     p->n_slots = (int)min_u64(max_slots, (uint64_t)(p->n_total - p->n_resident));
-    p->device_bytes = p->fixed_bytes + p->resident_bytes + (uint64_t)p->n_slots * p->slot_bytes;
+    if (p->n_slots)
+        p->slot_class[p->n_classes++] = (fl_slot_class){.bytes = slot, .count = p->n_slots};
+    p->slots_bytes = (uint64_t)p->n_slots * slot;
+    p->device_bytes = p->fixed_bytes + p->resident_bytes + p->slots_bytes;
     assert(p->device_bytes <= p->in.device_cap);
 }
+
+/* ---- host ---- */
 
 static void size_staging(fl_plan *p, uint64_t largest)
 {
@@ -117,41 +162,73 @@ static void size_staging(fl_plan *p, uint64_t largest)
     p->staging_bytes = (uint64_t)p->n_stages * p->stage_bytes;
 }
 
+/* Gives the host tier what does not stay on the device. */
+static void choose_host(fl_plan *p, const ranked *order, const uint64_t *host_bytes)
+{
+    uint64_t cap = p->in.host_cap;
+    if (p->in.host_is_device && !p->in.host_asked)
+        cap = cap > p->device_bytes ? cap - p->device_bytes : 0;
+    uint64_t left = cap > p->staging_bytes ? cap - p->staging_bytes : 0;
+    p->full_host_cap = p->staging_bytes;
+    for (int i = 0; i < n_keys(p) && host_bytes; i++) {
+        const int32_t key = order[i].key;
+        if (p->tier[key] != FL_TIER_FILE) continue;
+        assert(host_bytes[key] % 4096 == 0 && host_bytes[key] >= p->in.expert_bytes[key]);
+        p->full_host_cap += host_bytes[key];
+        if (host_bytes[key] > left) continue;
+        left -= host_bytes[key];
+        p->tier[key] = FL_TIER_HOST;
+        p->n_host++;
+        p->arena_bytes += host_bytes[key];
+    }
+    p->host_bytes = p->staging_bytes + p->arena_bytes;
+}
+
+/* ---- all of it ---- */
+
+static void place_experts(fl_plan *p, const fl_plan_input *in, ranked *order, uint64_t largest)
+{
+    uint64_t max_slots = 0;
+    rank(p, in->heat, order);
+    if (in->device_cap >= p->full_device_cap) {
+        memset(p->tier, FL_TIER_DEVICE, (size_t)n_keys(p));
+    } else {
+        max_slots = choose_slots(p, largest);
+        choose_resident(p, order, max_slots);
+    }
+    derive_device(p, max_slots);
+}
+
 fl_status fl_plan_make(const fl_plan_input *in, fl_plan *out, fl_err *err)
 {
     *out = (fl_plan){.in = *in};
-    out->in.expert_bytes = NULL;
+    out->in.expert_bytes = out->in.host_bytes = NULL;
+    out->in.heat = NULL;
     assert(in->n_items >= 0 && in->n_items <= FL_PLAN_MAX_ITEMS);
     if (in->n_layer < 0 || in->n_expert < 0 || in->top_k < 0 || in->top_k > in->n_expert ||
         (int64_t)in->n_layer * in->n_expert > INT32_MAX)
         return FL_FAIL(err, FL_E_ARG, 0, "plan: %d layers of %d experts, %d at a time: not a model",
                        in->n_layer, in->n_expert, in->top_k);
-    const size_t n = (size_t)in->n_layer * (size_t)in->n_expert;
+    const size_t n = (size_t)n_keys(out);
     uint64_t *sizes = malloc(n * sizeof *sizes + 1);
-    out->resident = calloc(n + 1, 1);
+    ranked *order = malloc(n * sizeof *order + 1);
+    out->tier = calloc(n + 1, 1);
     out->in.expert_bytes = sizes;
     fl_status st = FL_OK;
     uint64_t largest = 0;
-    if (!sizes || !out->resident) {
+    if (!sizes || !order || !out->tier) {
         st = FL_FAIL(err, FL_E_NOMEM, errno, "plan: out of memory for %zu experts", n);
         goto out;
     }
     if (n) memcpy(sizes, in->expert_bytes, n * sizeof *sizes);
-    FL_GO(sum_sizes(out, &largest, err));
-    if (in->device_cap < out->min_device_cap) {
-        st = refuse(out, largest, err);
-        goto out;
-    }
-    uint64_t max_slots = 0;
-    if (in->device_cap >= out->full_device_cap) {
-        memset(out->resident, 1, n);
-    } else {
-        max_slots = choose_slots(out, largest);
-        choose_resident(out, max_slots);
-    }
-    derive(out, max_slots);
+    FL_GO(sum_sizes(out, in->host_bytes, &largest, err));
+    if (in->device_cap < out->min_device_cap) FL_GO(refuse_device(out, largest, err));
     size_staging(out, largest);
+    FL_GO(check_host_cap(out, err));
+    place_experts(out, in, order, largest);
+    choose_host(out, order, in->host_bytes);
 out:
+    free(order);
     if (st != FL_OK) {
         const fl_plan caps = {.min_device_cap = out->min_device_cap,
                               .full_device_cap = out->full_device_cap};
@@ -165,6 +242,6 @@ out:
 void fl_plan_free(fl_plan *p)
 {
     free((void *)(uintptr_t)p->in.expert_bytes);
-    free(p->resident);
+    free(p->tier);
     *p = (fl_plan){0};
 }

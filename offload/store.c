@@ -54,7 +54,12 @@ static uint64_t padded_bytes(const fl_expert_place *x)
 
 static uint8_t *slot_at(const fl_store *s, int i)
 {
-    return (uint8_t *)s->slot_memory + (uint64_t)i * s->plan->slot_bytes;
+    return (uint8_t *)s->slot_memory + (uint64_t)i * s->plan->slot_class[0].bytes;
+}
+
+static bool is_resident(const fl_store *s, int32_t key)
+{
+    return s->plan->tier[key] == FL_TIER_DEVICE;
 }
 
 /* ---- creation ---- */
@@ -94,8 +99,7 @@ static fl_status take_memory(fl_store *s, fl_io *io, fl_err *err)
         FL_TRY(fl_device_alloc(s->dev, p->resident_bytes, "resident experts", &s->resident_memory,
                                err));
     if (p->n_slots)
-        FL_TRY(fl_device_alloc(s->dev, (uint64_t)p->n_slots * p->slot_bytes, "streaming slots",
-                               &s->slot_memory, err));
+        FL_TRY(fl_device_alloc(s->dev, p->slots_bytes, "streaming slots", &s->slot_memory, err));
     return FL_OK;
 }
 
@@ -105,7 +109,7 @@ static fl_status load_residents(fl_store *s, void (*progress)(void *, uint64_t, 
     const uint64_t start = fl_clock_ns();
     uint64_t at = 0, done = 0;
     for (int k = 0; k < s->n_keys; k++) {
-        if (!s->plan->resident[k]) continue;
+        if (!is_resident(s, k)) continue;
         s->resident_at[k] = at;
         at += s->plan->in.expert_bytes[k];
     }
@@ -113,7 +117,7 @@ static fl_status load_residents(fl_store *s, void (*progress)(void *, uint64_t, 
     int next = 0, under_way = 0;
     for (;;) {
         for (; next < s->n_keys; next++) {
-            if (!s->plan->resident[next] || !s->plan->in.expert_bytes[next]) continue;
+            if (!is_resident(s, next) || !s->plan->in.expert_bytes[next]) continue;
             if (!fl_fetch_free(s->fetch)) break;
             fl_fetch_start(s->fetch, &s->place[next],
                            (uint8_t *)s->resident_memory + s->resident_at[next], (uint64_t)next);
@@ -265,7 +269,7 @@ static int lease_present(fl_store *s, int layer, const int32_t *ids, int n, fl_e
         assert(s->asked[ids[i]] != s->n_acquires && "an expert named twice");
         s->asked[ids[i]] = s->n_acquires;
         const int32_t key = layer * s->n_expert + ids[i];
-        if (s->plan->resident[key]) {
+        if (is_resident(s, key)) {
             views[i].slot = -1;
         } else if (s->slot_of[key] >= 0) {
             slot *t = &s->slots[s->slot_of[key]];
@@ -395,7 +399,7 @@ void fl_store_prefetch(fl_store *s, int layer, const int32_t *ids, int n)
     for (int k = 0; k < n; k++) {
         assert(ids[k] >= 0 && ids[k] < s->n_expert);
         const int32_t key = layer * s->n_expert + ids[k];
-        if (s->plan->resident[key]) continue;
+        if (is_resident(s, key)) continue;
         if (s->slot_of[key] >= 0) {
             s->slots[s->slot_of[key]].used = ++s->clock;
             continue;
@@ -414,13 +418,13 @@ int fl_store_lease_max(const fl_store *s) { return s->n_slots; }
 
 bool fl_store_is_resident(const fl_store *s, int layer, int expert)
 {
-    return s->plan->resident[layer * s->n_expert + expert];
+    return is_resident(s, layer * s->n_expert + expert);
 }
 
 bool fl_store_is_present(const fl_store *s, int layer, int expert)
 {
     const int key = layer * s->n_expert + expert;
-    return s->plan->resident[key] ||
+    return is_resident(s, key) ||
            (s->slot_of[key] >= 0 && s->slots[s->slot_of[key]].state == READY);
 }
 
@@ -434,7 +438,7 @@ bool fl_store_is_sane(const fl_store *s)
         if ((t->state == EMPTY) != (t->key < 0) || t->leases < 0) return false;
         if (t->state == EMPTY && (t->leases || t->fresh)) return false;
         if (t->state == FETCHING && t->leases) return false; /* between calls nobody waits */
-        if (t->key >= 0 && (s->slot_of[t->key] != i || s->plan->resident[t->key])) return false;
+        if (t->key >= 0 && (s->slot_of[t->key] != i || is_resident(s, t->key))) return false;
         in_slots += t->key >= 0;
         fetching += t->state == FETCHING;
         leases += t->leases;

@@ -49,7 +49,7 @@ typedef struct fl_store_stats {
 } fl_store_stats;
 
 /* `plan` and `place` ([n_layer * n_expert]) must outlive the store; the store allocates exactly
- * plan->resident_bytes + plan->n_slots * plan->slot_bytes of device memory and
+ * plan->resident_bytes + plan->slots_bytes of device memory and
  * plan->staging_bytes of host memory, and is the only user of `io` while it lives. `progress`
  * may be NULL; else it is called with the bytes of resident experts loaded so far, of
  * plan->resident_bytes.

@@ -232,7 +232,7 @@ static void print_start(const fl_engine *e)
             fl_size_format(cap, fl_device_budget(e->dev)->cap), fl_io_backend(e->io),
             fl_io_note(e->io) ? ", " : "", fl_io_note(e->io) ? fl_io_note(e->io) : "",
             p->n_resident, p->n_total, fl_size_format(res, p->resident_bytes), p->n_slots,
-            fl_size_format(slots, (uint64_t)p->n_slots * p->slot_bytes));
+            fl_size_format(slots, p->slots_bytes));
 }
 
 static void print_stats(const fl_engine *e, const fl_gen_config *c, const fl_gen_result *r)

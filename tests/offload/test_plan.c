@@ -26,9 +26,8 @@ static uint64_t recount(const fl_plan *p, int *n_resident, int *n_total)
     for (int i = 0; i < p->in.n_items; i++) fixed += p->in.item[i].bytes;
     for (int i = 0; i < p->in.n_layer * p->in.n_expert; i++) {
         const uint64_t b = p->in.expert_bytes[i];
-        assert_true(p->resident[i] <= 1);
         *n_total += b != 0;
-        if (p->resident[i]) {
+        if (p->tier[i] == FL_TIER_DEVICE) {
             kept += b;
             *n_resident += b != 0;
         } else {
@@ -38,8 +37,34 @@ static uint64_t recount(const fl_plan *p, int *n_resident, int *n_total)
     }
     assert_int_equal(p->fixed_bytes, fixed);
     assert_int_equal(p->resident_bytes, kept);
-    assert_int_equal(p->slot_bytes, slot);
-    return fixed + kept + (uint64_t)p->n_slots * slot;
+    assert_int_equal(p->n_classes, slot > 0);
+    if (slot) assert_int_equal(p->slot_class[0].bytes, slot);
+    assert_int_equal(p->slots_bytes, (uint64_t)p->n_slots * slot);
+    return fixed + kept + p->slots_bytes;
+}
+
+/* The host tier, counted from the tiers and the sizes that went in. */
+static void check_host(const fl_plan *p, const uint64_t *host_bytes)
+{
+    uint64_t arena = 0, file = 0, cap = p->in.host_cap;
+    int n_host = 0;
+    for (int i = 0; i < p->in.n_layer * p->in.n_expert; i++) {
+        assert_true(p->tier[i] <= FL_TIER_DEVICE);
+        n_host += p->tier[i] == FL_TIER_HOST;
+        if (p->tier[i] == FL_TIER_HOST) arena += host_bytes[i];
+        if (p->tier[i] == FL_TIER_FILE && host_bytes) file += host_bytes[i];
+    }
+    if (p->in.host_is_device && !p->in.host_asked)
+        cap = cap > p->device_bytes ? cap - p->device_bytes : 0;
+    assert_int_equal(p->n_host, n_host);
+    assert_int_equal(p->arena_bytes, arena);
+    assert_int_equal(p->host_bytes, p->staging_bytes + arena);
+    assert_true(arena == 0 || p->host_bytes <= cap);
+    assert_int_equal(p->full_host_cap, p->host_bytes + file);
+    /* None stays in the file that would have fitted. */
+    for (int i = 0; i < p->in.n_layer * p->in.n_expert; i++)
+        if (p->tier[i] == FL_TIER_FILE && host_bytes)
+            assert_true(p->host_bytes + host_bytes[i] > cap);
 }
 
 static void check(const fl_plan *p)
@@ -66,7 +91,9 @@ static fl_status at(fl_plan_input *in, uint64_t cap, fl_plan *p, fl_err *err)
 {
     in->device_cap = cap;
     const fl_status st = fl_plan_make(in, p, err);
-    if (st == FL_OK) check(p);
+    if (st != FL_OK) return st;
+    check(p);
+    check_host(p, in->host_bytes);
     return st;
 }
 
@@ -113,19 +140,20 @@ static void test_random(void **state)
             assert_int_equal(at(&in, lo - 1, &p, &err), FL_E_NOMEM);
             assert_int_equal(p.min_device_cap, lo);
             assert_int_equal(p.full_device_cap, hi);
-            assert_null(p.resident);
+            assert_null(p.tier);
         }
         for (int i = 0; i < 4 && hi > lo; i++) {
             const uint64_t cap = lo + rnd((uint32_t)(hi - lo));
             assert_int_equal(at(&in, cap, &p, NULL), FL_OK);
             assert_int_equal(at(&in, cap, &q, NULL), FL_OK);
-            assert_memory_equal(p.resident, q.resident, (size_t)in.n_layer * (size_t)in.n_expert);
+            assert_memory_equal(p.tier, q.tier, (size_t)in.n_layer * (size_t)in.n_expert);
             if (uniform) {
                 assert_true(cap - p.device_bytes < 64 * 77);
                 int least = in.n_expert, most = 0;
                 for (int l = 0; l < in.n_layer; l++) {
                     int n = 0;
-                    for (int e = 0; e < in.n_expert; e++) n += p.resident[l * in.n_expert + e];
+                    for (int e = 0; e < in.n_expert; e++)
+                        n += fl_plan_tier(&p, l, e) == FL_TIER_DEVICE;
                     if (n < least) least = n;
                     if (n > most) most = n;
                 }
@@ -135,6 +163,111 @@ static void test_random(void **state)
             fl_plan_free(&q);
         }
     }
+}
+
+/* The host tier takes from what the device leaves: to the byte, for any pair of caps. */
+static void test_host_tier(void **state)
+{
+    (void)state;
+    uint64_t sizes[6 * 10], host[6 * 10];
+    for (int round = 0; round < 2000; round++) {
+        fl_plan_input in = {.n_layer = 1 + (int)rnd(6), .n_expert = 1 + (int)rnd(10), .top_k = 1};
+        const int n = in.n_layer * in.n_expert;
+        uint64_t all = 0;
+        for (int i = 0; i < n; i++) {
+            sizes[i] = rnd(10) ? 64 * (uint64_t)(1 + rnd(500)) : 0;
+            host[i] = sizes[i] ? (sizes[i] + 4095) / 4096 * 4096 + 4096 * (uint64_t)rnd(4) : 0;
+            all += host[i];
+        }
+        in.expert_bytes = sizes;
+        in.host_bytes = host;
+        in.host_is_device = rnd(2);
+        in.host_asked = rnd(2);
+        fl_plan p;
+        fl_err err = {0};
+        assert_int_equal(at(&in, UINT64_MAX, &p, NULL), FL_OK);
+        const uint64_t lo = p.min_device_cap, hi = p.full_device_cap;
+        assert_int_equal(p.n_host, 0); /* all on the device: nothing is kept twice */
+        fl_plan_free(&p);
+        if (hi == lo) continue;
+        const uint64_t cap = lo + rnd((uint32_t)(hi - lo));
+        in.host_cap = 0;
+        assert_int_equal(at(&in, cap, &p, NULL), FL_OK);
+        assert_int_equal(p.n_host, 0);
+        const uint64_t staging = p.staging_bytes, full = p.full_host_cap;
+        fl_plan_free(&p);
+        in.host_cap = staging + rnd((uint32_t)(all + 8192));
+        assert_int_equal(at(&in, cap, &p, NULL), FL_OK);
+        fl_plan_free(&p);
+        in.host_cap = staging - 1 - rnd((uint32_t)staging - 1);
+        assert_int_equal(at(&in, cap, &p, &err), in.host_asked ? FL_E_ARG : FL_OK);
+        fl_plan_free(&p);
+        in.host_asked = true;
+        in.host_cap = full; /* what a plan names holds everything, one byte less does not */
+        assert_int_equal(at(&in, cap, &p, NULL), FL_OK);
+        assert_int_equal(p.n_host + p.n_resident, p.n_total);
+        fl_plan_free(&p);
+        in.host_cap = full - 1;
+        assert_int_equal(at(&in, cap, &p, NULL), FL_OK);
+        assert_true(p.n_host + p.n_resident < p.n_total);
+        fl_plan_free(&p);
+    }
+}
+
+/* The hottest experts are on the device, the next in host memory, the coldest in the file. */
+static void test_heat(void **state)
+{
+    (void)state;
+    enum { LAYERS = 5, EXPERTS = 8, N = LAYERS * EXPERTS };
+    uint64_t sizes[N], host[N];
+    uint32_t heat[N];
+    for (int i = 0; i < N; i++) {
+        sizes[i] = 4096;
+        host[i] = 8192;
+        heat[i] = (uint32_t)((i * 7) % N); /* all different */
+    }
+    fl_plan_input in = {.n_layer = LAYERS, .n_expert = EXPERTS, .top_k = 2, .host_asked = true};
+    in.expert_bytes = sizes;
+    in.host_bytes = host;
+    in.heat = heat;
+    fl_plan p;
+    in.host_cap = (16 * (4096 + 24576)) + 10 * 8192;
+    assert_int_equal(at(&in, (15 + 2) * 4096, &p, NULL), FL_OK);
+    assert_int_equal(p.n_slots, 2);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(p.tier[i], heat[i] >= N - 15        ? FL_TIER_DEVICE
+                                    : heat[i] >= N - 15 - 10 ? FL_TIER_HOST
+                                                             : FL_TIER_FILE);
+    fl_plan_free(&p);
+    /* Equal heat is no heat. */
+    fl_plan q;
+    for (int i = 0; i < N; i++) heat[i] = 9;
+    assert_int_equal(at(&in, 17 * 4096, &p, NULL), FL_OK);
+    in.heat = NULL;
+    assert_int_equal(at(&in, 17 * 4096, &q, NULL), FL_OK);
+    assert_memory_equal(p.tier, q.tier, N);
+    fl_plan_free(&p);
+    fl_plan_free(&q);
+}
+
+static void test_host_message(void **state)
+{
+    (void)state;
+    uint64_t sizes[4] = {1 << 20, 1 << 20, 1 << 20, 1 << 20};
+    fl_plan_input in = {.n_layer = 2, .n_expert = 2, .top_k = 1, .host_asked = true};
+    in.expert_bytes = in.host_bytes = sizes;
+    in.host_cap = 1000;
+    fl_plan p;
+    fl_err err = {0};
+    assert_int_equal(at(&in, 2 << 20, &p, &err), FL_E_ARG);
+    assert_non_null(strstr(err.msg, "the staging buffers for reads need 4292608 bytes (4.1 MiB)"));
+    assert_non_null(strstr(err.msg, "the cap is 1000 bytes (0.0 MiB); --ram 5M would do"));
+    in.host_cap = 5 << 20; /* and it does */
+    assert_int_equal(at(&in, 2 << 20, &p, NULL), FL_OK);
+    fl_plan_free(&p);
+    in.host_cap = 0;
+    assert_int_equal(at(&in, 2 << 20, &p, NULL), FL_OK);
+    fl_plan_free(&p);
 }
 
 /* The shape that this program is for: 40 layers of 256 experts, 8 at a time, about 20 GB. */
@@ -214,7 +347,7 @@ static void test_bad_input(void **state)
     assert_int_equal(fl_plan_make(&in, &p, NULL), FL_E_ARG);
     in.n_layer = in.n_expert = 1 << 20;
     assert_int_equal(fl_plan_make(&in, &p, NULL), FL_E_ARG);
-    assert_null(p.resident);
+    assert_null(p.tier);
     fl_plan_free(&p);
     /* A model without experts is all fixed. */
     in = (fl_plan_input){.device_cap = 10, .n_items = 1, .item = {{"dense weights", 10}}};
@@ -227,9 +360,9 @@ static void test_bad_input(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_large_model),
-        cmocka_unit_test(test_message),
+        cmocka_unit_test(test_random),      cmocka_unit_test(test_host_tier),
+        cmocka_unit_test(test_heat),        cmocka_unit_test(test_host_message),
+        cmocka_unit_test(test_large_model), cmocka_unit_test(test_message),
         cmocka_unit_test(test_bad_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -104,7 +104,7 @@ static void close_all(house *h)
 static void check_view(const house *h, int layer, const fl_expert_view *v)
 {
     const int i = layer * h->n_expert + v->expert;
-    assert_int_equal(v->slot == -1, h->plan.resident[i]);
+    assert_int_equal(v->slot == -1, h->plan.tier[i] == FL_TIER_DEVICE);
     for (int k = 0; k < FL_EXPERT_PARTS; k++) {
         const fl_extent *x = &h->place[i].part[k];
         assert_int_equal(v->part[k] == NULL, x->bytes == 0);
@@ -483,7 +483,7 @@ static void test_create_fails(void **state)
     do make_places(&h, 3, 8);
     while (h.place[0].part[0].bytes < 2);
     plan_between(&h, 2, 700);
-    assert_true(h.plan.n_resident > 4 && h.plan.n_slots > 0 && h.plan.resident[0]);
+    assert_true(h.plan.n_resident > 4 && h.plan.n_slots > 0 && h.plan.tier[0] == FL_TIER_DEVICE);
     open_under(&h, "fake", paths, 16, 0);
     for (int at = 0; at < 12; at++) {
         fl_io_fake_set(h.io, &(fl_io_fake_config){.fail_at = at, .fail_errno = EIO});
