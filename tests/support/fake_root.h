@@ -8,4 +8,18 @@ void fl_fake_put(const char *root, const char *path, const char *text);
 /* A symbolic link; a target that begins with '/' is meant below root, as on the machine itself. */
 void fl_fake_link(const char *root, const char *path, const char *target);
 
+/* A PCI device below a port of its own; what is NULL is not written. */
+typedef struct fl_fake_link_text {
+    const char *speed, *width; /* "16.0 GT/s PCIe", "16" */
+} fl_fake_link_text;
+
+typedef struct fl_fake_pci {
+    const char *address, *class, *vendor; /* "0000:01:00.0", "0x030000", "0x10de" */
+    const char *driver;
+    int node;
+    fl_fake_link_text now, device, slot;
+} fl_fake_pci;
+
+void fl_fake_pci_put(const char *root, const fl_fake_pci *d);
+
 #endif
