@@ -39,7 +39,8 @@ typedef struct command {
 static const command commands[] = {
     {"run", C_RUN, 1, 1, "run MODEL -p TEXT [options]",
      "answer one prompt; the text streams to stdout"},
-    {"plan", C_PLAN, 1, 1, "plan MODEL [--vram SIZE] [--ctx N] [--mode MODE] [--json]",
+    {"plan", C_PLAN, 1, 1,
+     "plan MODEL | --shape NAME [--vram SIZE] [--ctx N] [--mode MODE] [--json]",
      "show what goes where, in bytes, without loading"},
     {"inspect", C_INSPECT, 1, 1, "inspect MODEL [--json]", "show what a model file holds"},
     {"logits", C_LOGITS, 1, 1, "logits MODEL --ids 1,2,3 | --text TEXT -o FILE.npy [options]",
@@ -159,6 +160,8 @@ static const option_row rows[] = {
      "compare with a model, which runs first, or with the rows in a file of --save-logits"},
     {"save-logits", 0, K_TEXT, C_EVAL, AT(save_logits), 0, 0, NULL, "FILE",
      "keep this model's rows, to compare others with"},
+    {"shape", 0, K_CHOICE, C_PLAN, AT(shape), 0, 0, "clover-35b-a3b|qwen3.6-35b-a3b", "NAME",
+     "instead of MODEL: plan for this one by its sizes alone, rounded by the recipe q4"},
     {"state-budget", 0, K_SIZE, C_RUN | C_PLAN, AT(state_budget), 0, 0, NULL, "SIZE",
      "host memory for checkpoints of the model's state; default: a tenth of this machine's"},
     {"kv", 0, K_CHOICE, C_MODEL | C_PLAN, AT(kv), 0, 0, "f16|q8_0|f32", "TYPE",
@@ -533,15 +536,16 @@ fl_status fl_options_parse(fl_options *o, int argc, char **argv, fl_err *err)
     o->args = (const char *const *)(av + optind);
     o->n_args = ac - optind;
     if (o->help) return FL_OK;
-    if (o->n_args < c->min_args)
+    const int least = o->shape ? 0 : c->min_args, most = o->shape ? 0 : c->max_args;
+    if (o->n_args < least)
         return FL_FAIL(err, FL_E_ARG, 0, "%s needs %s: fourleaf %s", c->name,
                        c->min_args == 1   ? "a model"
                        : c->max_args == 2 ? "an input and an output"
                                           : "a model and a text",
                        c->usage);
-    if (o->n_args > c->max_args)
-        return FL_FAIL(err, FL_E_ARG, 0, "%s: unexpected '%s': fourleaf %s", c->name,
-                       o->args[c->max_args], c->usage);
+    if (o->n_args > most)
+        return FL_FAIL(err, FL_E_ARG, 0, "%s: unexpected '%s': fourleaf %s", c->name, o->args[most],
+                       c->usage);
     return check_together(o, c, err);
 }
 

@@ -56,6 +56,8 @@ typedef struct fl_options {
     int threads;           /* 0 not given */
     const char *cpu;       /* tier name */
 
+    const char *shape; /* --shape NAME: plan for a known model without its file */
+
     /* measuring and testing */
     int64_t chunk;          /* --chunk, 0 not given */
     const char *act;        /* law|f32 */

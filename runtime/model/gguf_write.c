@@ -304,7 +304,7 @@ static fl_status place_tensors(fl_gguf_writer *w, fl_err *err)
 }
 
 /* A part's header; *h.failed when memory is out. */
-static void make_header(const fl_gguf_writer *w, int i, bytes *h)
+static void append_header(const fl_gguf_writer *w, int i, bytes *h)
 {
     const fl_gw_part *p = &w->part[i];
     const bool split = w->n_parts > 1, align = i > 0 || !fl_gguf_has_key(w, "general.alignment");
@@ -334,6 +334,27 @@ static void make_header(const fl_gguf_writer *w, int i, bytes *h)
     }
 }
 
+/* The same; the caller frees h->p. */
+static fl_status make_header(const fl_gguf_writer *w, int i, bytes *h, fl_err *err)
+{
+    *h = (bytes){0};
+    append_header(w, i, h);
+    if (!h->failed) return FL_OK;
+    free(h->p);
+    *h = (bytes){0};
+    return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the header", w->path);
+}
+
+fl_status fl_gguf_writer_header(const fl_gguf_writer *w, void **out, uint64_t *n, fl_err *err)
+{
+    bytes h;
+    assert(w->n_parts == 1);
+    const fl_status st = make_header(w, 0, &h, err);
+    *out = h.p;
+    *n = h.n;
+    return st;
+}
+
 fl_status fl_gguf_writer_layout(fl_gguf_writer *w, fl_err *err)
 {
     assert(!w->part);
@@ -344,11 +365,10 @@ fl_status fl_gguf_writer_layout(fl_gguf_writer *w, fl_err *err)
     FL_TRY(place_tensors(w, err));
     FL_TRY(name_parts(w, err));
     for (int i = 0; i < w->n_parts; i++) {
-        bytes h = {0};
-        make_header(w, i, &h);
-        if (!h.failed) w->part[i].header_hash = fl_hash64(h.p, h.n);
+        bytes h;
+        FL_TRY(make_header(w, i, &h, err));
+        w->part[i].header_hash = fl_hash64(h.p, h.n);
         free(h.p);
-        if (h.failed) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the header", w->path);
     }
     return FL_OK;
 }
@@ -388,10 +408,9 @@ static uint64_t bytes_left(const fl_gguf_writer *w, uint64_t have)
 
 static fl_status write_header(fl_gguf_writer *w, fl_err *err)
 {
-    bytes h = {0};
-    make_header(w, w->at, &h);
-    fl_status st = h.failed ? FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory for the header", w->path)
-                            : fl_outfile_write(w->file, h.p, h.n, err);
+    bytes h;
+    FL_TRY(make_header(w, w->at, &h, err));
+    const fl_status st = fl_outfile_write(w->file, h.p, h.n, err);
     free(h.p);
     return st;
 }

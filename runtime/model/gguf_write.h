@@ -54,6 +54,9 @@ uint64_t fl_gguf_writer_bytes(const fl_gguf_writer *w);
 int fl_gguf_writer_parts(const fl_gguf_writer *w);
 const char *fl_gguf_writer_part(const fl_gguf_writer *w, int i);
 uint64_t fl_gguf_writer_identity(const fl_gguf_writer *w);
+/* After layout, of one file: its header as begin would write it, padded; malloc'ed, *n bytes. */
+FL_CHECKED fl_status fl_gguf_writer_header(const fl_gguf_writer *w, void **out, uint64_t *n,
+                                           fl_err *err);
 
 /* Opens the temporary, checks the free space of its file system against the whole size and writes
  * the header. */

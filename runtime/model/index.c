@@ -10,154 +10,8 @@
 
 #include "runtime/base/hash.h"
 #include "runtime/model/index_parts.h"
+#include "runtime/model/index_roles.h"
 #include "runtime/model/safetensors.h"
-
-/* ---- roles -------------------------------------------------------------------------------- */
-
-/* A dimension, by meaning. */
-typedef enum dim {
-    D_NONE,
-    D_ONE,
-    D_MODEL,
-    D_2MODEL,
-    D_VOCAB,
-    D_Q2,    /* query and gate rows: 2 heads * head_dim */
-    D_Q,     /* heads * head_dim */
-    D_KV,    /* kv heads * head_dim */
-    D_HEAD,  /* head_dim */
-    D_MIXED, /* conv channels: 2 * key + value */
-    D_VALUE, /* value heads * gdn_dim */
-    D_VHEADS,
-    D_GDN, /* gdn_dim */
-    D_TAPS,
-    D_EXPERTS,
-    D_FF,
-    D_2FF,
-    D_SHARED
-} dim;
-
-static int64_t dim_of(const fl_hparams *hp, uint8_t d)
-{
-    const int64_t value = (int64_t)hp->gdn_v_heads * hp->gdn_dim;
-    switch ((dim)d) {
-    case D_NONE:
-    case D_ONE: return 1;
-    case D_MODEL: return hp->d_model;
-    case D_2MODEL: return 2 * hp->d_model;
-    case D_VOCAB: return hp->n_vocab;
-    case D_Q2: return 2 * (int64_t)hp->n_head * hp->head_dim;
-    case D_Q: return (int64_t)hp->n_head * hp->head_dim;
-    case D_KV: return (int64_t)hp->n_head_kv * hp->head_dim;
-    case D_HEAD: return hp->head_dim;
-    case D_MIXED: return 2 * (int64_t)hp->gdn_k_heads * hp->gdn_dim + value;
-    case D_VALUE: return value;
-    case D_VHEADS: return hp->gdn_v_heads;
-    case D_GDN: return hp->gdn_dim;
-    case D_TAPS: return hp->conv_kernel;
-    case D_EXPERTS: return hp->n_expert;
-    case D_FF: return hp->d_ff;
-    case D_2FF: return 2 * hp->d_ff;
-    case D_SHARED: return hp->d_ff_shared;
-    }
-    return 1;
-}
-
-/* Which layers have a tensor. */
-typedef enum where { IN_ALL, IN_FULL, IN_GDN, IN_BWD, IN_FUSED, IN_APART, IN_DOWN, IN_MTP } where;
-
-typedef struct role {
-    uint16_t at;      /* of its fl_tref in fl_layer_refs */
-    uint8_t where;    /* enum where */
-    uint8_t ne[3];    /* enum dim, ne[0] first */
-    const char *gguf; /* behind "blk.N." */
-    const char *hf;   /* behind "layers.N." */
-} role;
-
-#define AT(FIELD) (uint16_t) offsetof(fl_layer_refs, FIELD)
-
-static const role roles[] = {
-    {AT(attn_norm), IN_ALL, {D_MODEL}, "attn_norm.weight", "input_layernorm.weight"},
-    {AT(ffn_norm),
-     IN_ALL,
-     {D_MODEL},
-     "post_attention_norm.weight",
-     "post_attention_layernorm.weight"},
-    {AT(q), IN_FULL, {D_MODEL, D_Q2}, "attn_q.weight", "self_attn.q_proj.weight"},
-    {AT(k), IN_FULL, {D_MODEL, D_KV}, "attn_k.weight", "self_attn.k_proj.weight"},
-    {AT(v), IN_FULL, {D_MODEL, D_KV}, "attn_v.weight", "self_attn.v_proj.weight"},
-    {AT(o), IN_FULL, {D_Q, D_MODEL}, "attn_output.weight", "self_attn.o_proj.weight"},
-    {AT(q_norm), IN_FULL, {D_HEAD}, "attn_q_norm.weight", "self_attn.q_norm.weight"},
-    {AT(k_norm), IN_FULL, {D_HEAD}, "attn_k_norm.weight", "self_attn.k_norm.weight"},
-    {AT(qkv), IN_GDN, {D_MODEL, D_MIXED}, "attn_qkv.weight", "linear_attn.in_proj_qkv.weight"},
-    {AT(z), IN_GDN, {D_MODEL, D_VALUE}, "attn_gate.weight", "linear_attn.in_proj_z.weight"},
-    {AT(alpha), IN_GDN, {D_MODEL, D_VHEADS}, "ssm_alpha.weight", "linear_attn.in_proj_a.weight"},
-    {AT(beta), IN_GDN, {D_MODEL, D_VHEADS}, "ssm_beta.weight", "linear_attn.in_proj_b.weight"},
-    {AT(conv), IN_GDN, {D_TAPS, D_MIXED}, "ssm_conv1d.weight", "linear_attn.conv1d.weight"},
-    {AT(a), IN_GDN, {D_VHEADS}, "ssm_a", "linear_attn.A_log"},
-    {AT(dt), IN_GDN, {D_VHEADS}, "ssm_dt.bias", "linear_attn.dt_bias"},
-    {AT(gdn_norm), IN_GDN, {D_GDN}, "ssm_norm.weight", "linear_attn.norm.weight"},
-    {AT(out), IN_GDN, {D_VALUE, D_MODEL}, "ssm_out.weight", "linear_attn.out_proj.weight"},
-    {AT(bwd_alpha),
-     IN_BWD,
-     {D_MODEL, D_VHEADS},
-     "ssm_bwd_alpha.weight",
-     "linear_attn.bwd.in_proj_a.weight"},
-    {AT(bwd_beta),
-     IN_BWD,
-     {D_MODEL, D_VHEADS},
-     "ssm_bwd_beta.weight",
-     "linear_attn.bwd.in_proj_b.weight"},
-    {AT(bwd_conv),
-     IN_BWD,
-     {D_TAPS, D_MIXED},
-     "ssm_bwd_conv1d.weight",
-     "linear_attn.bwd.conv1d.weight"},
-    {AT(bwd_a), IN_BWD, {D_VHEADS}, "ssm_bwd_a", "linear_attn.bwd.A_log"},
-    {AT(bwd_dt), IN_BWD, {D_VHEADS}, "ssm_bwd_dt.bias", "linear_attn.bwd.dt_bias"},
-    {AT(bwd_mix), IN_BWD, {D_VHEADS}, "ssm_bwd_mix", "linear_attn.bwd.mix"},
-    {AT(router), IN_ALL, {D_MODEL, D_EXPERTS}, "ffn_gate_inp.weight", "mlp.gate.weight"},
-    {AT(shared_gate_inp),
-     IN_ALL,
-     {D_MODEL},
-     "ffn_gate_inp_shexp.weight",
-     "mlp.shared_expert_gate.weight"},
-    {AT(shared_gate),
-     IN_ALL,
-     {D_MODEL, D_SHARED},
-     "ffn_gate_shexp.weight",
-     "mlp.shared_expert.gate_proj.weight"},
-    {AT(shared_up),
-     IN_ALL,
-     {D_MODEL, D_SHARED},
-     "ffn_up_shexp.weight",
-     "mlp.shared_expert.up_proj.weight"},
-    {AT(shared_down),
-     IN_ALL,
-     {D_SHARED, D_MODEL},
-     "ffn_down_shexp.weight",
-     "mlp.shared_expert.down_proj.weight"},
-    {AT(exp_gate_up),
-     IN_FUSED,
-     {D_MODEL, D_2FF, D_EXPERTS},
-     "ffn_gate_up_exps.weight",
-     "mlp.experts.gate_up_proj"},
-    {AT(exp_gate),
-     IN_APART,
-     {D_MODEL, D_FF, D_EXPERTS},
-     "ffn_gate_exps.weight",
-     "mlp.experts.gate_proj"},
-    {AT(exp_up), IN_APART, {D_MODEL, D_FF, D_EXPERTS}, "ffn_up_exps.weight", "mlp.experts.up_proj"},
-    {AT(exp_down),
-     IN_DOWN,
-     {D_FF, D_MODEL, D_EXPERTS},
-     "ffn_down_exps.weight",
-     "mlp.experts.down_proj"},
-    {AT(nextn_enorm), IN_MTP, {D_MODEL}, "nextn.enorm.weight", "pre_fc_norm_embedding.weight"},
-    {AT(nextn_hnorm), IN_MTP, {D_MODEL}, "nextn.hnorm.weight", "pre_fc_norm_hidden.weight"},
-    {AT(nextn_proj), IN_MTP, {D_2MODEL, D_MODEL}, "nextn.eh_proj.weight", "fc.weight"},
-    {AT(nextn_norm), IN_MTP, {D_MODEL}, "nextn.shared_head_norm.weight", "norm.weight"},
-};
-enum { N_ROLES = sizeof roles / sizeof *roles };
 
 /* ---- building ----------------------------------------------------------------------------- */
 
@@ -221,7 +75,8 @@ static bool same_shape(const fl_tensor *t, const int64_t want[3])
 
 static fl_status check_shape(const builder *b, const fl_tensor *t, const uint8_t ne[3])
 {
-    const int64_t want[3] = {dim_of(b->hp, ne[0]), dim_of(b->hp, ne[1]), dim_of(b->hp, ne[2])};
+    const int64_t want[3] = {fl_role_dim(b->hp, ne[0]), fl_role_dim(b->hp, ne[1]),
+                             fl_role_dim(b->hp, ne[2])};
     if (same_shape(t, want)) return FL_OK;
     char found[96], expected[96];
     return FL_FAIL(b->err, FL_E_FORMAT, 0,
@@ -293,7 +148,7 @@ static fl_status missing(const builder *b, const char *name)
 
 /* Full name of a role's tensor in layer i; MTP blocks stand behind the layers (GGUF) or under
  * "mtp." (Hugging Face). */
-static void full_name(const builder *b, const role *r, int i, bool mtp, char buf[128])
+static void full_name(const builder *b, const fl_role *r, int i, bool mtp, char buf[128])
 {
     const char *mapped = mtp ? NULL : fl_role_map_get(&b->known->roles, r->gguf);
     const int before = mapped ? (int)strcspn(mapped, "*") : 0;
@@ -307,7 +162,7 @@ static void full_name(const builder *b, const role *r, int i, bool mtp, char buf
         snprintf(buf, 128, "%slayers.%d.%s", mtp ? "mtp." : b->hf_root, i, r->hf);
 }
 
-static fl_status find_role(builder *b, const role *r, int i, bool mtp, fl_layer_refs *l)
+static fl_status find_role(builder *b, const fl_role *r, int i, bool mtp, fl_layer_refs *l)
 {
     char name[128];
     full_name(b, r, i, mtp, name);
@@ -326,7 +181,7 @@ static fl_status check_roles(builder *b)
 {
     const fl_role_map *map = &b->known->roles;
     for (int k = 0; k < map->n; k++) {
-        const role *r = roles;
+        const fl_role *r = fl_roles;
         bool found = false;
         char name[128];
         while (strcmp(r->gguf, map->item[k].role) != 0) r++;
@@ -344,7 +199,7 @@ static fl_status check_roles(builder *b)
 static bool has(const builder *b, uint16_t at, int i, bool mtp)
 {
     char name[128];
-    const role *r = roles;
+    const fl_role *r = fl_roles;
     while (r->at != at) r++;
     full_name(b, r, i, mtp, name);
     return fl_source_find(b->src, name) != NULL;
@@ -380,13 +235,13 @@ static fl_status find_layer(builder *b, int i, bool full, bool bwd, bool mtp, fl
     const bool single = !b->gguf && fl_source_find(b->src, first);
     const bool fused = !single && has(b, AT(exp_gate_up), i, mtp);
     l->full_attention = full;
-    for (int r = 0; r < N_ROLES; r++) {
-        const where w = (where)roles[r].where;
+    for (int r = 0; r < FL_N_ROLES; r++) {
+        const fl_role_where w = (fl_role_where)fl_roles[r].where;
         const bool wanted = w == IN_ALL || (w == IN_FULL && full) || (w == IN_GDN && !full) ||
                             (w == IN_BWD && !full && bwd) || (w == IN_FUSED && fused) ||
                             (w == IN_APART && !fused && !single) || (w == IN_DOWN && !single) ||
                             (w == IN_MTP && mtp);
-        if (wanted) FL_TRY(find_role(b, &roles[r], i, mtp, l));
+        if (wanted) FL_TRY(find_role(b, &fl_roles[r], i, mtp, l));
     }
     return single ? find_per_expert(b, i, mtp, l) : FL_OK;
 }
@@ -524,8 +379,8 @@ static fl_status note_unused(builder *b)
 static bool any_bwd(const builder *b, const bool *full)
 {
     for (int i = 0; i < b->hp->n_layer; i++)
-        for (int r = 0; r < N_ROLES && !full[i]; r++)
-            if (roles[r].where == IN_BWD && has(b, roles[r].at, i, false)) return true;
+        for (int r = 0; r < FL_N_ROLES && !full[i]; r++)
+            if (fl_roles[r].where == IN_BWD && has(b, fl_roles[r].at, i, false)) return true;
     return false;
 }
 
@@ -651,22 +506,15 @@ void fl_index_free(fl_index **ix)
     *ix = NULL;
 }
 
-bool fl_role_known(const char *name)
-{
-    for (int r = 0; r < N_ROLES; r++)
-        if (strcmp(roles[r].gguf, name) == 0) return true;
-    return false;
-}
-
 uint64_t fl_index_digest(const fl_index *ix)
 {
     const bool stored[] = {ix->hp.norm_add_one, ix->hp.a_is_log, ix->hp.v_grouped};
     uint64_t h = fl_hash64(stored, sizeof stored);
     for (int i = 0; i < ix->hp.n_layer; i++)
-        for (int r = 0; r < N_ROLES; r++) {
-            const fl_tref *t = (const fl_tref *)((const char *)&ix->layer[i] + roles[r].at);
-            if (!t->tensor || roles[r].where == IN_BWD) continue;
-            h = fl_hash64_seeded(roles[r].gguf, strlen(roles[r].gguf), h);
+        for (int r = 0; r < FL_N_ROLES; r++) {
+            const fl_tref *t = (const fl_tref *)((const char *)&ix->layer[i] + fl_roles[r].at);
+            if (!t->tensor || fl_roles[r].where == IN_BWD) continue;
+            h = fl_hash64_seeded(fl_roles[r].gguf, strlen(fl_roles[r].gguf), h);
             h = fl_hash64_seeded(t->tensor->name, strlen(t->tensor->name), h);
         }
     return h;
@@ -674,11 +522,12 @@ uint64_t fl_index_digest(const fl_index *ix)
 
 bool fl_index_role_fits(const fl_index *ix, const char *name, const fl_tensor *t)
 {
-    for (int r = 0; r < N_ROLES; r++) {
-        if (strcmp(roles[r].gguf, name) != 0) continue;
-        const uint8_t *ne = roles[r].ne;
-        return same_shape(t, (const int64_t[3]){dim_of(&ix->hp, ne[0]), dim_of(&ix->hp, ne[1]),
-                                                dim_of(&ix->hp, ne[2])});
+    for (int r = 0; r < FL_N_ROLES; r++) {
+        if (strcmp(fl_roles[r].gguf, name) != 0) continue;
+        const uint8_t *ne = fl_roles[r].ne;
+        return same_shape(t, (const int64_t[3]){fl_role_dim(&ix->hp, ne[0]),
+                                                fl_role_dim(&ix->hp, ne[1]),
+                                                fl_role_dim(&ix->hp, ne[2])});
     }
     return false;
 }
@@ -724,10 +573,10 @@ static void add(uint64_t *bytes, uint64_t *params, const fl_tref *r)
 static void measure_layer(const fl_index *ix, const fl_layer_refs *l, fl_index_sizes *s,
                           uint64_t *params, uint64_t *expert_params)
 {
-    for (int r = 0; r < N_ROLES; r++) {
-        const fl_tref *ref = (const fl_tref *)((const char *)l + roles[r].at);
+    for (int r = 0; r < FL_N_ROLES; r++) {
+        const fl_tref *ref = (const fl_tref *)((const char *)l + fl_roles[r].at);
         uint64_t *at = &s->attention;
-        switch ((where)roles[r].where) {
+        switch ((fl_role_where)fl_roles[r].where) {
         case IN_FULL: break;
         case IN_GDN: at = &s->gdn; break;
         case IN_BWD: at = &s->bwd; break;
@@ -736,9 +585,9 @@ static void measure_layer(const fl_index *ix, const fl_layer_refs *l, fl_index_s
         case IN_APART:
         case IN_DOWN: at = &s->experts; break;
         case IN_ALL:
-            at = roles[r].at == AT(router)                                     ? &s->router
-                 : roles[r].at == AT(attn_norm) || roles[r].at == AT(ffn_norm) ? &s->norms
-                                                                               : &s->shared;
+            at = fl_roles[r].at == AT(router)                                        ? &s->router
+                 : fl_roles[r].at == AT(attn_norm) || fl_roles[r].at == AT(ffn_norm) ? &s->norms
+                                                                                     : &s->shared;
             break;
         }
         add(at, at == &s->experts ? expert_params : params, ref);

@@ -6,6 +6,7 @@
 
 #include "runtime/decode/rates.h"
 #include "runtime/tools/progress.h"
+#include "runtime/tools/shape.h"
 
 enum { DRAFT_ROWS = 32 /* verified at once on a model without blocks */ };
 
@@ -160,17 +161,23 @@ static fl_status open_engine(const fl_options *o, const fl_model *model, fl_gen_
     return fl_engine_open(engine, model, &p, err);
 }
 
+static fl_status open_model(const fl_options *o, fl_model **model, fl_err *err)
+{
+    const char *path = NULL;
+    fl_wiring asked;
+    FL_TRY(fl_setup_asked(o, &asked, err));
+    if (o->shape) return fl_shape_open(model, o->shape, &asked, err);
+    FL_TRY(fl_setup_model_path(o, &path, err));
+    return fl_model_open_known(model, path, &asked, err);
+}
+
 fl_status fl_setup_open(const fl_options *o, fl_model **model, fl_engine **engine, fl_gen_config *c,
                         fl_err *err)
 {
     fl_status st = FL_OK;
-    const char *path = NULL;
-    fl_wiring asked;
     *model = NULL;
     *engine = NULL;
-    FL_GO(fl_setup_model_path(o, &path, err));
-    FL_GO(fl_setup_asked(o, &asked, err));
-    FL_GO(fl_model_open_known(model, path, &asked, err));
+    FL_GO(open_model(o, model, err));
     FL_GO(gen_config(o, *model, c, err));
     FL_GO(open_engine(o, *model, c, engine, err));
     return FL_OK;

@@ -15,10 +15,10 @@ FL_CHECKED fl_status fl_setup_check_output(const fl_source *src, const char *out
 FL_CHECKED fl_status fl_setup_asked(const fl_options *o, fl_wiring *w, fl_err *err);
 /* Of the device, threads, I/O, cache type; the rest stays "not given". */
 FL_CHECKED fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_err *err);
-/* Opens the MODEL of the options and makes the plan: all that is known before the weights are
- * read. *c: the model's defaults, a value given by the user wins; with --mode auto also what is
- * stored about the model, of which a damaged file gives a note on standard error. On failure both
- * are NULL. */
+/* Opens the MODEL (or --shape) of the options and makes the plan: all that is known before the
+ * weights are read. *c: the model's defaults, a value given by the user wins; with --mode auto also
+ * what is stored about the model, of which a damaged file gives a note on standard error. On
+ * failure both are NULL. */
 FL_CHECKED fl_status fl_setup_open(const fl_options *o, fl_model **model, fl_engine **engine,
                                    fl_gen_config *c, fl_err *err);
 /* Reads the weights, with progress on standard error when that takes more than a second; then says

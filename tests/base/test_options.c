@@ -59,6 +59,9 @@ static void values_land_in_their_fields(void **state)
     ASSERT_OK(parse("run --stop --stop m --top-p 1 --threshold 1"));
     assert_string_equal(o.stop[0], "--stop");
     ASSERT_OK(parse("plan m --mode block --act f32 --threads 3 --cpu reference --chunk 8192"));
+    ASSERT_OK(parse("plan --shape clover-35b-a3b --vram 16G"));
+    assert_true(o.n_args == 0);
+    assert_string_equal(o.shape, "clover-35b-a3b");
     ASSERT_OK(parse("importance m a.txt b.jsonl -o f --ctx 256 --tokens 1000"));
     assert_true(o.n_args == 3 && o.ctx == 256 && o.tokens == 1000 && !o.merge);
     ASSERT_OK(parse("importance --merge a b -o f"));
@@ -78,6 +81,8 @@ static void mistakes_are_named(void **state)
     ASSERT_FAILS(parse("importance m -o x"), FL_E_ARG, "over which text");
     ASSERT_FAILS(parse("importance m t.txt"), FL_E_ARG, "-o FILE");
     ASSERT_FAILS(parse("importance m t.txt -o x --tokens 0"), FL_E_ARG, "--tokens 0");
+    ASSERT_FAILS(parse("plan --shape llama"), FL_E_ARG, "qwen3.6-35b-a3b");
+    ASSERT_FAILS(parse("plan m --shape clover-35b-a3b"), FL_E_ARG, "unexpected 'm'");
     ASSERT_FAILS(parse("fly m"), FL_E_ARG, "unknown command 'fly'");
     ASSERT_FAILS(parse("run m --foo"), FL_E_ARG, "unknown option --foo");
     ASSERT_FAILS(parse("run m --foo=3"), FL_E_ARG, "unknown option --foo=3");
