@@ -14,7 +14,6 @@
 
 #include "offload/io_backend.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/file.h"
 
 enum { ALIGN_MIN = 512, ALIGN_MAX = 4096, MAX_STUCK = 64, MAX_DEPTH = 1024 };
 static const uint64_t RAW_MAX = UINT64_C(1) << 30; /* the kernel moves at most 2 GiB at once */
@@ -100,7 +99,8 @@ static fl_status open_files(fl_io *io, const char *const *paths, fl_err *err)
 {
     for (int i = 0; i < io->n_files; i++) {
         fl_io_file *f = &io->file[i];
-        FL_TRY(fl_file_open(paths[i], &f->fd, &f->size, err));
+        FL_TRY(fl_file_open(paths[i], &f->fd, NULL, err));
+        FL_TRY(fl_file_identify(f->fd, paths[i], &f->id, err));
         f->path = strdup(paths[i]);
         if (!f->path) return FL_FAIL(err, FL_E_NOMEM, errno, "%s: out of memory", paths[i]);
         if (io->ops->direct) try_direct(io, f);
@@ -264,11 +264,11 @@ fl_status fl_io_submit(fl_io *io, const fl_extent *x, void *dst, uint64_t tag, f
     if (!io->n_free) return FL_E_BUSY;
     if (io->broken) return broken(io, err);
     const fl_io_file *f = &io->file[x->file];
-    if (x->bytes > f->size || x->offset > f->size - x->bytes)
+    if (x->bytes > f->id.bytes || x->offset > f->id.bytes - x->bytes)
         return FL_FAIL(err, FL_E_FORMAT, 0,
                        "%s: %" PRIu64 " bytes at offset %" PRIu64 " wanted, the file has %" PRIu64
                        " bytes: it is truncated",
-                       f->path, x->bytes, x->offset, f->size);
+                       f->path, x->bytes, x->offset, f->id.bytes);
     const int i = io->free_req[--io->n_free];
     const uint64_t phase = x->offset & (io->align - 1);
     io->req[i] = (fl_io_req){.x = *x,
@@ -287,29 +287,36 @@ fl_status fl_io_submit(fl_io *io, const fl_extent *x, void *dst, uint64_t tag, f
     return FL_OK;
 }
 
-static fl_status shrunk(const fl_io *io, const fl_io_req *r, uint64_t size, fl_err *err)
-{
-    const fl_io_file *f = &io->file[r->x.file];
-    return FL_FAIL(err, FL_E_IO, 0,
-                   "%s: read of %" PRIu64 " bytes at offset %" PRIu64 ": the file ends at %" PRIu64
-                   ", expected %" PRIu64
-                   " bytes as when it was opened; it was changed while in use",
-                   f->path, r->x.bytes, r->x.offset, size, f->size);
-}
-
 /* A read that brought nothing new: the end of the file, or a kernel that wants to be asked again.
  */
 static fl_status no_progress(fl_io *io, fl_io_req *r, fl_err *err)
 {
     const fl_io_file *f = &io->file[r->x.file];
-    struct stat st;
-    if (fstat(f->fd, &st) == 0 && (uint64_t)st.st_size < r->x.offset + r->x.bytes)
-        return shrunk(io, r, (uint64_t)st.st_size, err);
+    FL_TRY(fl_file_same(f->fd, f->path, &f->id, err));
     if (++r->stuck < MAX_STUCK) return FL_E_BUSY;
     return FL_FAIL(err, FL_E_IO, 0,
                    "%s: read of %" PRIu64 " bytes at offset %" PRIu64 " stops at %" PRIu64
                    " and does not go on",
                    f->path, r->x.bytes, r->x.offset, r->start + r->got);
+}
+
+/* Errors of a drive, a cable, a network, or of a kernel short of memory: they may pass. */
+static bool may_pass(int sys)
+{
+    static const int list[] = {EIO, ENODATA, EILSEQ, ETIMEDOUT, EREMOTEIO, ENOLINK, ENOMEM};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (list[i] == sys) return true;
+    return false;
+}
+
+/* After a failed read: a pause, longer each time. False when it failed for the last time. */
+static bool try_again(fl_io *io, fl_io_req *r, int sys)
+{
+    static const long pause_ns[] = {1000000, 4000000, 16000000};
+    if (!may_pass(sys) || r->errors == (int)(sizeof pause_ns / sizeof *pause_ns)) return false;
+    nanosleep(&(struct timespec){.tv_nsec = pause_ns[r->errors++]}, NULL);
+    io->stats.retries++;
+    return true;
 }
 
 /* Takes in what the kernel said. FL_OK: the extent is complete; FL_E_BUSY: ask for the rest. */
@@ -320,12 +327,15 @@ static fl_status advance(fl_io *io, fl_io_req *r, int64_t res, fl_err *err)
         io->stats.retries++;
         if (++r->stuck < MAX_STUCK) return FL_E_BUSY;
     }
+    if (res < 0 && try_again(io, r, (int)-res)) return FL_E_BUSY;
     if (res < 0)
         return FL_FAIL(err, FL_E_IO, (int)-res,
-                       "%s: read of %" PRIu64 " bytes at offset %" PRIu64 " failed: %s", f->path,
-                       r->x.bytes, r->x.offset, strerror((int)-res));
+                       "%s: read of %" PRIu64 " bytes at offset %" PRIu64 " failed%s: %s", f->path,
+                       r->x.bytes, r->x.offset, r->errors ? " again and again" : "",
+                       strerror((int)-res));
     const uint64_t reached = r->got + (uint64_t)res;
-    if (reached >= (r->x.offset - r->start) + r->x.bytes) return FL_OK;
+    if (reached >= (r->x.offset - r->start) + r->x.bytes)
+        return fl_file_same(f->fd, f->path, &f->id, err);
     io->stats.short_reads++;
     /* Direct reads go on at an aligned offset; what lies behind it is read again. */
     const uint64_t got = reached & ~(uint64_t)(io->align - 1);

@@ -15,7 +15,12 @@
  * fl_io_align and has room for fl_io_cover(io, ...) bytes; the extent's first byte is found at
  * dst + (offset % align). A short read at the end of the file is success when the extent itself
  * is complete. Where O_DIRECT is refused the backend reads through the page cache, drops the pages
- * behind it and says so in fl_io_note. Held by tests/offload/test_io.c. */
+ * behind it and says so in fl_io_note.
+ *
+ * A read error that may pass (the drive's, or of a lack of memory) is tried again three times, with
+ * pauses of 1, 4 and 16 ms. A file that is written to, cut or extended while it is open fails all
+ * reads from then on: its bytes are not those that were indexed. Held by tests/offload/test_io.c.
+ */
 typedef struct fl_io fl_io;
 
 typedef struct fl_extent {
@@ -34,7 +39,7 @@ typedef struct fl_io_stats {
     uint64_t bytes;       /* bytes delivered (extents, not covers) */
     uint64_t reads;       /* extents completed */
     uint64_t short_reads; /* continued where they stopped */
-    uint64_t retries;     /* interrupted reads that were queued again */
+    uint64_t retries;     /* interrupted and failed reads that were queued again */
     uint64_t busy_ns;     /* time with at least one read in flight, until its completion was seen:
                              bytes / busy_ns is the running rate in GB/s */
 } fl_io_stats;
@@ -69,8 +74,8 @@ FL_CHECKED fl_status fl_io_submit(fl_io *io, const fl_extent *x, void *dst, uint
                                   fl_err *err);
 /* Waits for at least `min` completions (0 = poll; never more than are in flight) and gives up to
  * `max`. The returned status is that of the first failed read among them, with path and offset in
- * err; all given entries are complete either way. A file that is shorter than at open, a read
- * error, and a ring that the kernel took away are FL_E_IO. */
+ * err; all given entries are complete either way. A file that was changed, a read error that
+ * stays, and a ring that the kernel took away are FL_E_IO. */
 FL_CHECKED fl_status fl_io_wait(fl_io *io, fl_io_done *done, int min, int max, int *n, fl_err *err);
 int fl_io_in_flight(const fl_io *io);
 fl_io_stats fl_io_get_stats(const fl_io *io);

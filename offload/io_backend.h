@@ -4,6 +4,7 @@
 #include <stdbool.h>
 
 #include "offload/io.h"
+#include "runtime/base/file.h"
 
 /* Between io.c and its backends. io.c owns files, alignment, covers, short reads and messages; a
  * backend moves bytes: it is handed one raw read at a time and gives back its index and what the
@@ -12,7 +13,7 @@
 typedef struct fl_io_file {
     const char *path; /* own copy */
     int fd;
-    uint64_t size; /* at open */
+    fl_file_id id; /* at open */
     bool direct;
 } fl_io_file;
 
@@ -24,6 +25,7 @@ typedef struct fl_io_req {
     uint64_t cover; /* its bytes */
     uint64_t got;   /* of these, from the start; a multiple of align while more is wanted */
     int stuck;      /* completions in a row without progress */
+    int errors;     /* failures that may pass */
     /* the raw read that the backend is to do next */
     uint8_t *raw_dst;
     uint32_t raw_bytes;

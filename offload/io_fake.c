@@ -15,6 +15,10 @@ typedef struct pending {
 typedef struct fake {
     fl_io_fake_config cfg;
     uint64_t rng;
+    int bad_file; /* where fail_at struck */
+    uint64_t bad_offset;
+    int bad_left; /* times that this place fails yet */
+    uint64_t n_failed;
     pending *queue; /* [depth], oldest first */
     int n;
 } fake;
@@ -56,16 +60,31 @@ static int fake_queue(fl_io *io, int req)
     return 0;
 }
 
+static bool fails(fake *f, const fl_io_req *r)
+{
+    if (f->cfg.fail_at == 0) {
+        f->cfg.fail_at = -1;
+        f->bad_file = r->x.file;
+        f->bad_offset = r->raw_offset;
+        f->bad_left = f->cfg.fail_more;
+        return true;
+    }
+    if (f->bad_left > 0 && r->x.file == f->bad_file && r->raw_offset == f->bad_offset) {
+        f->bad_left--;
+        return true;
+    }
+    if (f->cfg.fail_at > 0) f->cfg.fail_at--;
+    return chance(f, f->cfg.fail_chance);
+}
+
 static int64_t fake_read(fl_io *io, fake *f, int req)
 {
     const fl_io_req *r = &io->req[req];
     if (chance(f, f->cfg.again_chance)) return below(f, 2) ? -EAGAIN : -EINTR;
-    if (f->cfg.fail_at == 0) {
-        f->cfg.fail_at = -1;
+    if (fails(f, r)) {
+        f->n_failed++;
         return -f->cfg.fail_errno;
     }
-    if (f->cfg.fail_at > 0) f->cfg.fail_at--;
-    if (chance(f, f->cfg.fail_chance)) return -f->cfg.fail_errno;
     const ssize_t got =
         pread(io->file[r->x.file].fd, r->raw_dst, r->raw_bytes, (off_t)r->raw_offset);
     if (got < 0) return -errno;
@@ -116,4 +135,13 @@ void fl_io_fake_set(fl_io *io, const fl_io_fake_config *cfg)
     fake *f = io->impl;
     f->cfg = *cfg;
     f->rng = cfg->seed;
+    f->bad_left = 0;
+    f->n_failed = 0;
+}
+
+uint64_t fl_io_fake_failed(const fl_io *io)
+{
+    const fake *f = io->impl;
+    assert(io->ops == &fl_io_fake_ops);
+    return f->n_failed;
 }

@@ -13,8 +13,9 @@ typedef struct fl_io_fake_config {
     int short_chance; /* the kernel gives fewer bytes than asked, any number from 0 */
     int again_chance; /* EAGAIN or EINTR */
     int fail_chance;  /* fail_errno */
-    int64_t fail_at;  /* the fail_at-th raw read from now fails with fail_errno, once; 0 = the
-                         next; negative = none */
+    int64_t fail_at;  /* the fail_at-th raw read from now fails with fail_errno; 0 = the next;
+                         negative = none */
+    int fail_more;    /* that place fails so many times more */
     int fail_errno;
     bool reorder; /* completions in random order */
     int stall_chance;
@@ -23,5 +24,7 @@ typedef struct fl_io_fake_config {
 
 /* `io` was opened with backend "fake" (assert). Takes effect for reads queued from now on. */
 void fl_io_fake_set(fl_io *io, const fl_io_fake_config *cfg);
+/* Raw reads that failed since then. */
+uint64_t fl_io_fake_failed(const fl_io *io);
 
 #endif

@@ -430,6 +430,8 @@ bool fl_store_is_present(const fl_store *s, int layer, int expert)
 
 fl_store_stats fl_store_get_stats(const fl_store *s) { return s->stats; }
 
+int fl_store_n_leased(const fl_store *s) { return s->n_views; }
+
 bool fl_store_is_sane(const fl_store *s)
 {
     int in_slots = 0, named = 0, fetching = 0, leases = 0;

@@ -81,6 +81,7 @@ void fl_store_release(fl_store *store, int layer, const fl_expert_view *views, i
 void fl_store_prefetch(fl_store *store, int layer, const int32_t *ids, int n);
 
 fl_store_stats fl_store_get_stats(const fl_store *store);
+int fl_store_n_leased(const fl_store *store); /* views that are not released yet */
 /* True when the tables agree with each other; for tests, after each step. */
 bool fl_store_is_sane(const fl_store *store);
 

@@ -54,6 +54,54 @@ fl_status fl_file_open(const char *path, int *fd, uint64_t *size, fl_err *err)
     return FL_OK;
 }
 
+static fl_file_id id_of(const struct stat *st)
+{
+    return (fl_file_id){.dev = st->st_dev,
+                        .ino = st->st_ino,
+                        .bytes = (uint64_t)st->st_size,
+                        .written_s = st->st_mtim.tv_sec,
+                        .written_ns = st->st_mtim.tv_nsec};
+}
+
+fl_status fl_file_identify(int fd, const char *path, fl_file_id *id, fl_err *err)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0) return FL_FAIL(err, FL_E_IO, errno, "%s: %s", path, strerror(errno));
+    *id = id_of(&st);
+    return FL_OK;
+}
+
+fl_status fl_file_same(int fd, const char *path, const fl_file_id *was, fl_err *err)
+{
+    fl_file_id now = {0};
+    FL_TRY(fl_file_identify(fd, path, &now, err));
+    if (now.bytes != was->bytes)
+        return FL_FAIL(err, FL_E_IO, 0,
+                       "%s: the file ends at %llu, expected %llu bytes as when it was opened; it "
+                       "was changed while in use, start again",
+                       path, (unsigned long long)now.bytes, (unsigned long long)was->bytes);
+    if (now.written_s != was->written_s || now.written_ns != was->written_ns)
+        return FL_FAIL(err, FL_E_IO, 0,
+                       "%s: the file was written to since it was opened; it was changed while in "
+                       "use, start again",
+                       path);
+    return FL_OK;
+}
+
+fl_status fl_file_in_place(int fd, const char *path, const fl_file_id *was, fl_err *err)
+{
+    struct stat st;
+    FL_TRY(fl_file_same(fd, path, was, err));
+    if (stat(path, &st) != 0)
+        return FL_FAIL(err, FL_E_IO, errno, "%s: the file was removed while in use: %s", path,
+                       strerror(errno));
+    const fl_file_id now = id_of(&st);
+    if (now.dev != was->dev || now.ino != was->ino)
+        return FL_FAIL(err, FL_E_IO, 0,
+                       "%s: the file was replaced by another one while in use, start again", path);
+    return FL_OK;
+}
+
 fl_status fl_file_load(const char *path, uint64_t limit, char **data, uint64_t *size, fl_err *err)
 {
     *data = NULL;

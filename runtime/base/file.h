@@ -10,6 +10,19 @@ FL_CHECKED fl_status fl_file_read_at(int fd, void *dst, uint64_t n, uint64_t off
 /* Opens a regular file for reading; a folder, a missing file, a device give one clear line.
  * *size (may be NULL) gets its length in bytes. */
 FL_CHECKED fl_status fl_file_open(const char *path, int *fd, uint64_t *size, fl_err *err);
+
+/* Which file it is, and when its bytes were last written. */
+typedef struct fl_file_id {
+    uint64_t dev, ino, bytes;
+    int64_t written_s, written_ns;
+} fl_file_id;
+
+FL_CHECKED fl_status fl_file_identify(int fd, const char *path, fl_file_id *id, fl_err *err);
+/* FL_E_IO, with what is different, when the open file was written to, cut or extended since. */
+FL_CHECKED fl_status fl_file_same(int fd, const char *path, const fl_file_id *was, fl_err *err);
+/* The same, and also when `path` now leads to another file or to none. */
+FL_CHECKED fl_status fl_file_in_place(int fd, const char *path, const fl_file_id *was, fl_err *err);
+
 /* Whole file into malloc'ed memory with a NUL behind it (caller frees); refuses more than
  * `limit` bytes. */
 FL_CHECKED fl_status fl_file_load(const char *path, uint64_t limit, char **data, uint64_t *size,

@@ -297,6 +297,7 @@ fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *pr
         out->finish = FL_FINISH_LENGTH;
         return FL_OK;
     }
+    FL_TRY(fl_engine_check_files(g->engine, err));
     FL_TRY(fl_loop_prefill(g, c, prompt, n_prompt, &go, out, err));
     if (!go) return FL_OK;
     FL_TRY(run_loop(g, c, prompt, n_prompt, out, err));

@@ -101,7 +101,9 @@ FL_CHECKED fl_status fl_gen_check(const fl_gen_config *c, const fl_engine *e, in
  * generator read or generated before is not read again, as far as the checkpoints reach: the
  * tokens, their bits and the state are those of a fresh generator (tests/decode/test_reuse.c).
  * After a failure and after a cancellation the next call works likewise. Fails as fl_gen_check
- * does; FL_E_NAN names the layer. */
+ * does; FL_E_NAN names the layer; FL_E_IO: experts could not be read, or the model's file was
+ * changed or replaced since it was loaded (told at once, also when this answer would not have read
+ * it). */
 FL_CHECKED fl_status fl_generate(fl_generator *g, const fl_gen_config *c, const int32_t *prompt,
                                  int64_t n_prompt, fl_gen_result *out, fl_err *err);
 

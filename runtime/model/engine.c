@@ -188,6 +188,7 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
 
     FL_TRY(fl_io_open(&e->io, e->params.io, fl_source_paths(src), fl_source_n_files(src), IO_DEPTH,
                       err));
+    FL_TRY(fl_source_check(src, err)); /* the io has opened the files that were indexed */
     for (int i = 0; i < plan->n_items; i++)
         if (plan->item[i].bytes > 0)
             FL_TRY(
@@ -202,6 +203,11 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
     report_part(&p, 0, 0);
     return fl_store_create(&e->store, e->dev, e->io, &e->plan, e->experts.place, report_part, &p,
                            err);
+}
+
+fl_status fl_engine_check_files(const fl_engine *e, fl_err *err)
+{
+    return fl_store_lease_max(e->store) > 0 ? fl_source_check(e->model->src, err) : FL_OK;
 }
 
 void fl_engine_close(fl_engine **engine)

@@ -65,6 +65,9 @@ FL_CHECKED fl_status fl_engine_open(fl_engine **out, const fl_model *model,
 FL_CHECKED fl_status fl_engine_load(fl_engine *e,
                                     void (*progress)(void *arg, uint64_t done, uint64_t total),
                                     void *progress_arg, fl_err *err);
+/* What a request asks first: FL_E_IO, with what happened, when the model's files are not those that
+ * were loaded, and experts are yet to be read from them. */
+FL_CHECKED fl_status fl_engine_check_files(const fl_engine *e, fl_err *err);
 void fl_engine_close(fl_engine **e);
 
 #endif

@@ -17,10 +17,10 @@ enum { SNIFF_BYTES = 256, MAX_CONFIG = 512 << 10 };
 struct fl_source {
     fl_source_kind kind;
     int n_files;
-    char **path;     /* [n_files] */
-    int *fd;         /* [n_files] */
-    uint64_t *bytes; /* [n_files] */
-    char **names;    /* [n_files]: one block of NUL-terminated names each */
+    char **path;    /* [n_files] */
+    int *fd;        /* [n_files] */
+    fl_file_id *id; /* [n_files]: as they were opened */
+    char **names;   /* [n_files]: one block of NUL-terminated names each */
     fl_tensor *tensor;
     size_t n_tensors;
     fl_names by_name;
@@ -142,14 +142,16 @@ static fl_status add_file(fl_source *s, const char *path, fl_err *err)
     if (a) s->path = a;
     void *b = realloc(s->fd, n * sizeof *s->fd);
     if (b) s->fd = b;
-    void *c = realloc(s->bytes, n * sizeof *s->bytes);
-    if (c) s->bytes = c;
+    void *c = realloc(s->id, n * sizeof *s->id);
+    if (c) s->id = c;
     void *d = realloc(s->names, n * sizeof *s->names);
     if (d) s->names = d;
     char *copy = a && b && c && d ? strdup(path) : NULL;
     if (!copy) return FL_FAIL(err, FL_E_NOMEM, 0, "%s: no memory", path);
-    const fl_status st = fl_file_open(path, &s->fd[n - 1], &s->bytes[n - 1], err);
+    fl_status st = fl_file_open(path, &s->fd[n - 1], NULL, err);
+    if (st == FL_OK) st = fl_file_identify(s->fd[n - 1], path, &s->id[n - 1], err);
     if (st != FL_OK) {
+        if (s->fd[n - 1] >= 0) close(s->fd[n - 1]);
         free(copy);
         return st;
     }
@@ -243,7 +245,7 @@ static fl_status add_gguf(fl_source *s, const char *path, fl_gguf **g, fl_err *e
 {
     FL_TRY(add_file(s, path, err));
     const int f = s->n_files - 1;
-    FL_TRY(fl_gguf_open(g, s->fd[f], s->bytes[f], path, err));
+    FL_TRY(fl_gguf_open(g, s->fd[f], s->id[f].bytes, path, err));
     return add_gguf_tensors(s, *g, err);
 }
 
@@ -372,7 +374,7 @@ static fl_status open_safetensors(fl_source *s, const char *path, bool is_folder
     for (int i = 0; i < sh.n; i++) {
         fl_safetensors *f = NULL;
         FL_GO(add_file(s, sh.path[i], err));
-        FL_GO(fl_safetensors_open(&f, s->fd[i], s->bytes[i], sh.path[i], err));
+        FL_GO(fl_safetensors_open(&f, s->fd[i], s->id[i].bytes, sh.path[i], err));
         st = add_safetensors(s, f, err);
         const fl_str license = fl_safetensors_license(f);
         if (license.n && !s->license && !(s->license = strndup(license.p, license.n)))
@@ -428,7 +430,7 @@ void fl_source_close(fl_source **src)
     }
     free(s->path);
     free(s->fd);
-    free(s->bytes);
+    free(s->id);
     free(s->names);
     free(s->tensor);
     fl_names_fini(&s->by_name);
@@ -441,11 +443,18 @@ void fl_source_close(fl_source **src)
     *src = NULL;
 }
 
+fl_status fl_source_check(const fl_source *s, fl_err *err)
+{
+    for (int i = 0; i < s->n_files; i++)
+        FL_TRY(fl_file_in_place(s->fd[i], s->path[i], &s->id[i], err));
+    return FL_OK;
+}
+
 fl_source_kind fl_source_kind_of(const fl_source *s) { return s->kind; }
 int fl_source_n_files(const fl_source *s) { return s->n_files; }
 const char *const *fl_source_paths(const fl_source *s) { return (const char *const *)s->path; }
 int fl_source_fd(const fl_source *s, int file) { return s->fd[file]; }
-uint64_t fl_source_file_bytes(const fl_source *s, int file) { return s->bytes[file]; }
+uint64_t fl_source_file_bytes(const fl_source *s, int file) { return s->id[file].bytes; }
 size_t fl_source_n_tensors(const fl_source *s) { return s->n_tensors; }
 const fl_tensor *fl_source_tensor(const fl_source *s, size_t i) { return &s->tensor[i]; }
 const fl_gguf *fl_source_gguf(const fl_source *s) { return s->gguf; }

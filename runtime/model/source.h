@@ -30,6 +30,8 @@ typedef struct fl_tensor {
  * line each. Memory used is bounded by the header sizes, which are checked against the files. */
 FL_CHECKED fl_status fl_source_open(fl_source **out, const char *path, fl_err *err);
 void fl_source_close(fl_source **src);
+/* FL_E_IO when a file was changed since it was opened, or its name leads to another one by now. */
+FL_CHECKED fl_status fl_source_check(const fl_source *s, fl_err *err);
 
 fl_source_kind fl_source_kind_of(const fl_source *s);
 int fl_source_n_files(const fl_source *s);

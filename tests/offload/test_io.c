@@ -1,11 +1,13 @@
 /* Every backend reads the same files; each fallback is taken aloud; every fault is found. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/io_uring.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "offload/io.h"
@@ -185,42 +187,70 @@ static void test_past_the_end(void **state)
     }
 }
 
+/* One read that must fail since the file was changed. */
+static void refuse_changed(fl_io *io, const fl_extent *x, const char *words)
+{
+    fl_err err;
+    fl_io_done done;
+    int n;
+    ASSERT_OK(fl_io_submit(io, x, arena, 5, &err));
+    ASSERT_FAILS(fl_io_wait(io, &done, 1, 1, &n, &err), FL_E_IO, words);
+    assert_non_null(strstr(err.msg, "changes.bin"));
+    assert_non_null(strstr(err.msg, "changed while in use"));
+    assert_int_equal(n, 1);
+    assert_int_equal(done.status, FL_E_IO);
+    assert_int_equal(done.tag, 5);
+}
+
+static fl_io *open_changing(const char *backend, const char *path)
+{
+    fl_err err;
+    fl_io *io;
+    uint8_t *data = calloc(1, sizes[0]);
+    fl_tmp_write(path, data, sizes[0]);
+    free(data);
+    ASSERT_OK(fl_io_open(&io, backend, &path, 1, DEPTH, &err));
+    return io;
+}
+
 /* The file is cut while it is open: at an aligned place, at an odd one, to nothing. */
 static void test_file_shrinks(void **state)
 {
     (void)state;
-    fl_err err;
     const uint64_t cuts[] = {524288, 524288 + 1234, 600001, 0};
-    char *path = fl_tmp_path(dir, "shrinks.bin");
+    char *path = fl_tmp_path(dir, "changes.bin");
     for (size_t b = 0; b < n_backends; b++)
         for (size_t c = 0; c < 4; c++) {
-            uint8_t *data = calloc(1, sizes[0]);
-            fl_tmp_write(path, data, sizes[0]);
-            free(data);
-            fl_io *io;
-            const char *one[1] = {path};
-            ASSERT_OK(fl_io_open(&io, backends[b], one, 1, DEPTH, &err));
+            fl_io *io = open_changing(backends[b], path);
             assert_int_equal(truncate(path, (off_t)cuts[c]), 0);
-            const fl_extent x = {.offset = 524289, .bytes = 200000};
-            fl_io_done done;
-            int n;
-            ASSERT_OK(fl_io_submit(io, &x, arena, 5, &err));
-            ASSERT_FAILS(fl_io_wait(io, &done, 1, 1, &n, &err), FL_E_IO, "shrinks.bin");
-            assert_int_equal(n, 1);
-            assert_int_equal(done.status, FL_E_IO);
-            assert_int_equal(done.tag, 5);
             char found[64];
-            snprintf(found, sizeof found, "ends at %llu,", (unsigned long long)cuts[c]);
-            assert_non_null(strstr(err.msg, found));
-            assert_non_null(strstr(err.msg, "offset 524289"));
-            assert_non_null(strstr(err.msg, "1048699"));
-            if (cuts[c]) { /* what is left can still be read */
-                const fl_extent y = {.offset = cuts[c] - 100, .bytes = 100};
-                ASSERT_OK(fl_io_submit(io, &y, arena, 6, &err));
-                ASSERT_OK(fl_io_wait(io, &done, 1, 1, &n, &err));
-            }
+            snprintf(found, sizeof found, "ends at %llu, expected 1048699",
+                     (unsigned long long)cuts[c]);
+            refuse_changed(io, &(fl_extent){.offset = 524289, .bytes = 200000}, found);
+            /* What is left is not what was there either. */
+            if (cuts[c]) refuse_changed(io, &(fl_extent){.offset = 100, .bytes = 100}, found);
             fl_io_close(&io);
         }
+    free(path);
+}
+
+/* Written over in place, by the same number of bytes; or longer. */
+static void test_file_is_written(void **state)
+{
+    (void)state;
+    char *path = fl_tmp_path(dir, "changes.bin");
+    const fl_extent x = {.offset = 5000, .bytes = 200000};
+    for (size_t b = 0; b < n_backends; b++) {
+        fl_io *io = open_changing(backends[b], path);
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL); /* a file system's clock ticks */
+        fl_tmp_write(path, content[0], sizes[0]);
+        refuse_changed(io, &x, "written to");
+        fl_io_close(&io);
+        io = open_changing(backends[b], path);
+        assert_int_equal(truncate(path, (off_t)sizes[0] + 1), 0);
+        refuse_changed(io, &x, "ends at 1048700, expected 1048699");
+        fl_io_close(&io);
+    }
     free(path);
 }
 
@@ -247,24 +277,58 @@ static void test_storm(void **state)
     }
 }
 
+/* An error that passes is not seen; one that stays is, after four tries; one that cannot pass, at
+ * once. */
+static void test_tries(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    const struct {
+        int sys, more, tries;
+        bool good;
+    } t[] = {{EIO, 0, 1, true},    {EIO, 2, 3, true},    {EIO, 3, 3, false},
+             {ENOMEM, 2, 3, true}, {EBADF, 0, 0, false}, {EINVAL, 0, 0, false}};
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        fl_io *io = open_io("fake", DEPTH);
+        const fl_extent x = {.file = 0, .offset = 5000, .bytes = 9000};
+        fl_io_done d;
+        int n;
+        fl_io_fake_set(
+            io, &(fl_io_fake_config){.fail_at = 0, .fail_more = t[i].more, .fail_errno = t[i].sys});
+        ASSERT_OK(fl_io_submit(io, &x, arena, 1, &err));
+        const fl_status st = fl_io_wait(io, &d, 1, 1, &n, &err);
+        assert_int_equal(st, t[i].good ? FL_OK : FL_E_IO);
+        assert_int_equal(n, 1);
+        assert_int_equal(fl_io_get_stats(io).retries, t[i].tries);
+        if (t[i].good)
+            assert_true(right(&x, d.data));
+        else
+            assert_int_equal(err.sys, t[i].sys);
+        assert_int_equal(strstr(err.msg, "again and again") != NULL, !t[i].good && t[i].tries);
+        fl_io_close(&io);
+    }
+}
+
 static void test_eio(void **state)
 {
     (void)state;
     fl_err err = {0};
     fl_io *io = open_io("fake", DEPTH);
-    fl_io_fake_set(io, &(fl_io_fake_config){.fail_at = 2, .fail_errno = EIO});
+    fl_io_fake_set(io, &(fl_io_fake_config){.fail_at = 2, .fail_more = INT_MAX, .fail_errno = EIO});
     for (uint64_t i = 0; i < 5; i++) {
-        const fl_extent x = {.file = 0, .offset = 1000 * i, .bytes = 900};
+        const fl_extent x = {.file = 0, .offset = 10000 * i, .bytes = 900};
         ASSERT_OK(fl_io_submit(io, &x, arena + i * ROOM, i, &err));
     }
     fl_io_done done[5];
     int n;
-    ASSERT_FAILS(fl_io_wait(io, done, 5, 5, &n, &err), FL_E_IO, "offset 2000");
+    ASSERT_FAILS(fl_io_wait(io, done, 5, 5, &n, &err), FL_E_IO, "offset 20000");
     assert_int_equal(err.sys, EIO);
     assert_non_null(strstr(err.msg, "large.bin"));
     assert_int_equal(n, 5);
-    for (int i = 0; i < 5; i++) assert_int_equal(done[i].status, i == 2 ? FL_E_IO : FL_OK);
-    const fl_extent again = {.file = 0, .offset = 2000, .bytes = 900};
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(done[i].status, done[i].tag == 2 ? FL_E_IO : FL_OK);
+    const fl_extent again = {.file = 0, .offset = 20000, .bytes = 900};
+    fl_io_fake_set(io, &(fl_io_fake_config){.fail_at = -1});
     ASSERT_OK(fl_io_submit(io, &again, arena, 2, &err));
     ASSERT_OK(fl_io_wait(io, done, 1, 1, &n, &err));
     assert_true(right(&again, done[0].data));
@@ -518,13 +582,14 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_direct_refused), cmocka_unit_test(test_uring_refused),
-        cmocka_unit_test(test_ring_stops),     cmocka_unit_test(test_registered_buffers),
-        cmocka_unit_test(test_uring_is_here),  cmocka_unit_test(test_all_read_the_same),
-        cmocka_unit_test(test_depth),          cmocka_unit_test(test_open_errors),
-        cmocka_unit_test(test_past_the_end),   cmocka_unit_test(test_file_shrinks),
-        cmocka_unit_test(test_storm),          cmocka_unit_test(test_eio),
-        cmocka_unit_test(test_tmpfs),          cmocka_unit_test(test_owner_changes),
+        cmocka_unit_test(test_direct_refused),  cmocka_unit_test(test_uring_refused),
+        cmocka_unit_test(test_ring_stops),      cmocka_unit_test(test_registered_buffers),
+        cmocka_unit_test(test_uring_is_here),   cmocka_unit_test(test_all_read_the_same),
+        cmocka_unit_test(test_depth),           cmocka_unit_test(test_open_errors),
+        cmocka_unit_test(test_past_the_end),    cmocka_unit_test(test_file_shrinks),
+        cmocka_unit_test(test_file_is_written), cmocka_unit_test(test_tries),
+        cmocka_unit_test(test_storm),           cmocka_unit_test(test_eio),
+        cmocka_unit_test(test_tmpfs),           cmocka_unit_test(test_owner_changes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
