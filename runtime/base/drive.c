@@ -133,12 +133,6 @@ static void find_nvme_address(const char *root, const char *name, char out[16])
         strcpy(out, line);
 }
 
-static void trim_end(char *s)
-{
-    size_t n = strlen(s);
-    while (n > 0 && isspace((unsigned char)s[n - 1])) s[--n] = '\0';
-}
-
 static void describe(const char *root, const char *folder, fl_drive *out)
 {
     uint64_t v = 0;
@@ -146,7 +140,7 @@ static void describe(const char *root, const char *folder, fl_drive *out)
     out->nvme = strncmp(out->name, "nvme", 4) == 0;
     out->virtual = strncmp(out->name, "vd", 2) == 0 || strncmp(out->name, "xvd", 3) == 0;
     if (fl_sys_number(folder, "/queue/rotational", "", &v)) out->rotational = v != 0;
-    if (fl_sys_line(folder, "/device/model", out->model, sizeof out->model)) trim_end(out->model);
+    fl_sys_text(folder, "/device/model", "", out->model, sizeof out->model);
     find_address(folder, out->pci);
     if (out->nvme && out->pci[0] == '\0') find_nvme_address(root, out->name, out->pci);
 }

@@ -18,21 +18,6 @@ static bool is_wsl(const char *root)
     return strstr(line, "microsoft") != NULL;
 }
 
-/* What stands behind `key` at the start of a line. */
-static bool find_line(const char *root, const char *path, const char *key, char *rest, size_t size)
-{
-    char full[FL_SYS_PATH], line[256];
-    bool found = false;
-    FILE *f = fl_sys_path(full, root, path) ? fopen(full, "re") : NULL;
-    if (!f) return false;
-    while (!found && fgets(line, sizeof line, f)) {
-        found = strncmp(line, key, strlen(key)) == 0;
-        if (found) snprintf(rest, size, "%s", line + strlen(key));
-    }
-    fclose(f);
-    return found;
-}
-
 static uint64_t parse_limit(const char *word)
 {
     return strcmp(word, "unlimited") == 0 ? UINT64_MAX : strtoull(word, NULL, 10);
@@ -42,12 +27,12 @@ static void read_memlock(fl_limits *l, const char *root)
 {
     char rest[256], soft[32], hard[32];
     l->memlock = l->memlock_hard = UINT64_MAX;
-    if (find_line(root, "/proc/self/limits", "Max locked memory", rest, sizeof rest) &&
+    if (fl_sys_text(root, "/proc/self/limits", "Max locked memory", rest, sizeof rest) &&
         sscanf(rest, "%31s %31s", soft, hard) == 2) {
         l->memlock = parse_limit(soft);
         l->memlock_hard = parse_limit(hard);
     }
-    if (find_line(root, "/proc/self/status", "CapEff:", rest, sizeof rest) &&
+    if (fl_sys_text(root, "/proc/self/status", "CapEff:", rest, sizeof rest) &&
         strtoull(rest, NULL, 16) >> CAP_IPC_LOCK_BIT & 1)
         l->memlock = UINT64_MAX;
 }

@@ -1,5 +1,6 @@
 #include "runtime/base/sysfile.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,6 +23,30 @@ bool fl_sys_line(const char *root, const char *path, char *line, size_t size)
     fclose(f);
     if (got) line[strcspn(line, "\n")] = '\0';
     return got;
+}
+
+static void copy_trimmed(char *to, size_t size, const char *from)
+{
+    while (isspace((unsigned char)*from)) from++;
+    size_t n = strlen(from);
+    while (n > 0 && isspace((unsigned char)from[n - 1])) n--;
+    if (n >= size) n = size - 1;
+    memcpy(to, from, n);
+    to[n] = '\0';
+}
+
+bool fl_sys_text(const char *root, const char *path, const char *key, char *text, size_t size)
+{
+    char line[512];
+    bool found = false;
+    FILE *f = open_file(root, path);
+    if (!f) return false;
+    while (!found && fgets(line, sizeof line, f)) {
+        found = strncmp(line, key, strlen(key)) == 0;
+        if (found) copy_trimmed(text, size, line + strlen(key));
+    }
+    fclose(f);
+    return found;
 }
 
 bool fl_sys_number(const char *root, const char *path, const char *key, uint64_t *v)

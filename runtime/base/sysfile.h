@@ -14,6 +14,8 @@ enum { FL_SYS_PATH = 1024 };
 bool fl_sys_path(char out[FL_SYS_PATH], const char *root, const char *path);
 /* The first line, without its end. */
 bool fl_sys_line(const char *root, const char *path, char *line, size_t size);
+/* What stands behind `key` at the start of a line, without blanks around it. */
+bool fl_sys_text(const char *root, const char *path, const char *key, char *text, size_t size);
 /* The number behind `key` at the start of a line; with "" that at the start of the first line that
  * has one. */
 bool fl_sys_number(const char *root, const char *path, const char *key, uint64_t *v);

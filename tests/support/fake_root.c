@@ -13,7 +13,7 @@ static char *place(const char *root, const char *path)
 {
     assert_true(path[0] == '/');
     char *full = fl_tmp_path(root, path + 1);
-    for (char *p = full + strlen(root) + 1; (p = strchr(p, '/')); p++) {
+    for (char *p = full + strlen(root); (p = strchr(p, '/')); p++) {
         *p = '\0';
         assert_true(mkdir(full, 0755) == 0 || errno == EEXIST);
         *p = '/';
