@@ -9,6 +9,7 @@
  *
  *   "probe"  by `fourleaf probe`: how the model is wired, whether block mode is earned
  *   "rates"  by `fourleaf calibrate` and `probe` alone: how fast passes are here
+ *   "machine" by `fourleaf calibrate`: how fast links, reads and experts are (machine.h)
  *
  * Reading never fails for what the file holds: a damaged one, or one of another version, counts
  * as absent, and fl_facts_note says so. */
