@@ -268,6 +268,36 @@ static void test_rates_are_those_of_the_machine_at_hand(void **state)
     fl_json_free(&j);
 }
 
+static void keep_reads(const char *keep)
+{
+    char machine[FL_MACHINE_TEXT];
+    fl_json *parts = fl_json_new_object(), *reads = fl_json_new_object();
+    fl_facts *f = facts();
+    fl_machine_describe(machine, NULL, fl_files.gguf);
+    fl_json_set_str(reads, "keep", keep);
+    fl_json_set(parts, "reads", reads);
+    ASSERT_OK(fl_machine_store(f, machine, "setup", parts, fl_json_new_object(), &err));
+    fl_facts_close(&f);
+}
+
+static void test_reads_go_the_way_that_was_faster(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keep, *option, *io;
+    } want[] = {{"buffered", "", "buffered"}, {"buffered", "--io pread", "pread"}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        keep_reads(want[i].keep);
+        fl_json *j = run(want[i].option);
+        assert_string_equal(str(j, "io"), want[i].io);
+        fl_json_free(&j);
+    }
+    keep_reads("direct");
+    fl_json *j = run("");
+    assert_string_not_equal(str(j, "io"), "buffered");
+    fl_json_free(&j);
+}
+
 static void test_the_table_says_it_all(void **state)
 {
     (void)state;
@@ -325,6 +355,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_damaged_store_is_no_failure, setup,
                                         fl_files_teardown),
         cmocka_unit_test_setup_teardown(test_rates_are_those_of_the_machine_at_hand, setup,
+                                        fl_files_teardown),
+        cmocka_unit_test_setup_teardown(test_reads_go_the_way_that_was_faster, setup,
                                         fl_files_teardown),
         cmocka_unit_test_setup_teardown(test_the_table_says_it_all, setup, fl_files_teardown),
         cmocka_unit_test_setup_teardown(test_base_model, setup, fl_files_teardown),
