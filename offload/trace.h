@@ -37,7 +37,8 @@ typedef struct fl_trace_pass {
     bool first; /* of a block */
     int rows;   /* 1 to FL_TRACE_MAX_ROWS */
     int clean;  /* of them, in front: rows that write the state */
-    int done;   /* block: positions committed after it; verify: rows accepted; else `rows` */
+    int done;   /* block: positions committed after it; verify: rows accepted; else `rows`;
+                   0: not known */
 } fl_trace_pass;
 
 typedef struct fl_trace fl_trace;
