@@ -63,7 +63,7 @@ EVAL_SHARED := tests/eval/common.c tests/eval/distributions.c
 EVAL  := $(patsubst %.c,$(B)/%,$(filter-out $(EVAL_SHARED),$(wildcard tests/eval/*.c)))
 BENCH := $(patsubst %.c,$(B)/%,$(if $(SMALL),bench/kernels.c bench/io.c,$(wildcard bench/*.c)))
 # These want a file to write or to measure: make bench only builds them.
-BENCH_ASKED := $(B)/bench/synth $(B)/bench/model
+BENCH_ASKED := $(B)/bench/synth $(B)/bench/model $(B)/bench/traces
 # What measurements share; an archive, so that each links only what it uses.
 BENCH_LIB := $(B)/bench/libbench.a
 BENCH_OBJ := $(patsubst %.c,$(B)/%.o,$(if $(SMALL),$(wildcard bench/support/cases*.c) \

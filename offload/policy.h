@@ -21,9 +21,9 @@ typedef enum fl_policy_kind {
     FL_POLICY_LRU,
     FL_POLICY_LFU,
     FL_POLICY_BLOCK,
-    FL_N_POLICIES
+    FL_N_POLICIES,
+    FL_POLICY_DEFAULT = FL_POLICY_BLOCK
 } fl_policy_kind;
-enum { FL_POLICY_DEFAULT = FL_POLICY_BLOCK };
 
 const char *fl_policy_name(fl_policy_kind kind); /* "lru", "lfu", "block" */
 /* False: no policy has that name. */

@@ -84,6 +84,23 @@ static void model_checks_its_options(void **state)
     refuses("model", w, sizeof w / sizeof *w);
 }
 
+static void traces_checks_its_options(void **state)
+{
+    (void)state;
+    static const wrong w[] = {
+        {"", "one place to write to is expected", 2},
+        {"a b", "one place to write to is expected", 2},
+        {"--replay", "files are expected", 2},
+        {". --kind prefill", "expected block, ar or verify", 2},
+        {". --layers 0", "--layers 0: expected a number from 1", 2},
+        {". --passes many", "--passes many: expected a number", 2},
+        {"missing --layers 1 --passes 1", "missing", 1},
+        {"--replay err", "err: is not a routing trace", 1},
+        {"--import missing a.trace", "missing/experts.npy", 1},
+    };
+    refuses("traces", w, sizeof w / sizeof *w);
+}
+
 static int times(const char *text, const char *part)
 {
     int n = 0;
@@ -112,11 +129,38 @@ static void a_model_is_written_and_measured(void **state)
     free(errors);
 }
 
+static void traces_are_made_and_replayed(void **state)
+{
+    (void)state;
+    int rc = call("traces", ". --layers 2 --prompt 8");
+    if (rc != 0) fail_msg("exit %d: %s", rc, errors);
+    assert_int_equal(times(out, " 200 passes of a layer's "), 2);
+    assert_int_equal(times(out, "\n  like real routers\n"), 2);
+    assert_non_null(strstr(out, "(below 0.1)"));
+    rc = call("traces", ". --layers 1 --passes 2");
+    assert_int_equal(rc, 0);
+    assert_non_null(strstr(out, "NOT like real routers: ")); /* too short for that */
+    char words[4096], folder[2048];
+    assert_non_null(getcwd(folder, sizeof folder));
+    snprintf(words, sizeof words, "--import '%s/tests/clover_tiny/traces/128e' tiny.trace", folder);
+    rc = call("traces", words);
+    if (rc != 0) fail_msg("exit %d: %s", rc, errors);
+    rc = call("traces", "--replay block-code.trace tiny.trace");
+    if (rc != 0) fail_msg("exit %d: %s", rc, errors);
+    assert_int_equal(times(out, "{\"trace\":\"block-code.trace\",\"synthetic\":true,\"passes\":2,"),
+                     3);
+    assert_int_equal(times(out, "{\"trace\":\"tiny.trace\",\"synthetic\":false,\"passes\":2629,"),
+                     3);
+    assert_int_equal(times(out, ",\"block\":0."), 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(synth_checks_its_options),
         cmocka_unit_test(model_checks_its_options),
+        cmocka_unit_test(traces_checks_its_options),
+        cmocka_unit_test(traces_are_made_and_replayed),
         cmocka_unit_test(a_model_is_written_and_measured),
     };
     return cmocka_run_group_tests(tests, fl_files_setup, fl_files_teardown);
