@@ -54,6 +54,9 @@ fl_status fl_fetch_create(fl_fetch **out, fl_device *dev, fl_io *io, int n_stage
         return FL_FAIL(err, FL_E_NOMEM, sys, "host memory: staging buffers: %llu bytes refused: %s",
                        (unsigned long long)bytes, strerror(sys));
     }
+    /* A direct read names its memory to the drive piece by piece: with large pages there are few.
+     */
+    (void)madvise(m, bytes, MADV_HUGEPAGE);
     for (int i = 0; i < n_stages; i++) s[i].buf = (uint8_t *)m + (uint64_t)i * stage_bytes;
     *f = (fl_fetch){.dev = dev,
                     .io = io,
@@ -73,7 +76,11 @@ void fl_fetch_destroy(fl_fetch **fp)
     if (!f) return;
     uint64_t tag;
     fl_status st;
-    while (f->n_free < f->n_stages) fl_fetch_next(f, true, &tag, &st, NULL);
+    while (f->n_free < f->n_stages) {
+        if (fl_fetch_next(f, true, &tag, &st, NULL)) continue;
+        *fp = NULL;
+        return;
+    }
     fl_io_unregister(f->io);
     munmap(f->memory, (uint64_t)f->n_stages * f->stage_bytes);
     free(f->stage);
@@ -155,19 +162,20 @@ static void submit_all(fl_fetch *f)
                 (!first || s->order < first->order))
                 first = s;
         }
-        if (!first || !submit_part(f, first)) return;
+        if (!first || !submit_part(f, first)) break;
     }
+    fl_io_flush(f->io);
 }
 
-/* Takes in completed reads; with `block` waits for one. */
-static void collect(fl_fetch *f, bool block)
+/* Takes in completed reads; with `block` waits for one, FL_E_STALLED when none comes. */
+static fl_status collect(fl_fetch *f, bool block, fl_err *stall)
 {
     for (int n = 1; n > 0; block = false) {
         /* One at a time: each failure keeps its own message. */
         fl_err err = {0};
         fl_io_done done;
         const fl_status st = fl_io_wait(f->io, &done, block, 1, &n, &err);
-        if (n == 0) return;
+        if (n == 0) return st == FL_OK ? FL_OK : FL_FAIL(stall, st, err.sys, "%s", err.msg);
         stage *s = &f->stage[done.tag / TAG_PARTS];
         assert(s->state == READING && s->n_reading > 0);
         s->n_reading--;
@@ -178,6 +186,7 @@ static void collect(fl_fetch *f, bool block)
         }
         if (s->next_part == FL_EXPERT_PARTS && s->n_reading == 0) reads_done(f, s);
     }
+    return FL_OK;
 }
 
 /* Waits for the oldest copy. */
@@ -222,10 +231,11 @@ bool fl_fetch_next(fl_fetch *f, bool block, uint64_t *tag, fl_status *st, fl_err
 {
     assert(!block || f->n_free < f->n_stages);
     stage *s;
+    *st = FL_OK;
     for (;;) {
         int n_copying;
         submit_all(f);
-        collect(f, false);
+        *st = collect(f, false, err);
         submit_all(f);
         s = pick_finished(f, &n_copying);
         if (s || !block) break;
@@ -233,7 +243,8 @@ bool fl_fetch_next(fl_fetch *f, bool block, uint64_t *tag, fl_status *st, fl_err
         if (n_copying) {
             wait_copy(f);
         } else {
-            collect(f, true);
+            *st = collect(f, true, err);
+            if (*st != FL_OK) return false;
         }
     }
     if (!s) return false;
@@ -243,4 +254,16 @@ bool fl_fetch_next(fl_fetch *f, bool block, uint64_t *tag, fl_status *st, fl_err
     s->state = IDLE;
     f->n_free++;
     return true;
+}
+
+void fl_fetch_describe(const fl_fetch *f, uint64_t tag, fl_text *out)
+{
+    for (int i = 0; i < f->n_stages; i++) {
+        const stage *s = &f->stage[i];
+        if (s->state == IDLE || s->tag != tag) continue;
+        if (s->state == READING)
+            fl_text_printf(out, "%d reads to come", s->n_reading + FL_EXPERT_PARTS - s->next_part);
+        else
+            fl_text_puts(out, s->state == COPYING ? "being copied" : "there");
+    }
 }

@@ -174,8 +174,11 @@ void fl_io_close(fl_io **iop)
     fl_io_done done;
     int n;
     /* Failures of reads that nobody waits for any more have nobody to tell. */
-    while (io->impl && fl_io_in_flight(io))
-        if (fl_io_wait(io, &done, 1, 1, &n, NULL) != FL_OK) continue;
+    while (io->impl && fl_io_in_flight(io)) {
+        if (fl_io_wait(io, &done, 1, 1, &n, NULL) != FL_E_STALLED) continue;
+        *iop = NULL;
+        return;
+    }
     if (io->impl) io->ops->close(io);
     for (int i = 0; io->file && i < io->n_files; i++) {
         if (io->file[i].fd >= 0) close(io->file[i].fd);
@@ -276,7 +279,8 @@ fl_status fl_io_submit(fl_io *io, const fl_extent *x, void *dst, uint64_t tag, f
                              .dst = dst,
                              .start = x->offset - phase,
                              .cover = fl_io_cover(io, x->offset, x->bytes)};
-    if (io->n_free == io->depth - 1) io->busy_since_ns = fl_clock_ns();
+    io->req[i].since_ns = io->moved_ns = fl_clock_ns();
+    if (io->n_free == io->depth - 1) io->busy_since_ns = io->moved_ns;
     const int rc = queue(io, i);
     if (rc) {
         io->req[i].dst = NULL;
@@ -375,6 +379,53 @@ static bool take_event(fl_io *io, const fl_io_event *ev, fl_io_done *done, fl_er
     return true;
 }
 
+void fl_io_flush(fl_io *io)
+{
+    if (!io->ops->flush || io->broken) return;
+    const int rc = io->ops->flush(io);
+    if (rc) give_up(io, rc);
+}
+
+/* ---- waiting ---- */
+
+void fl_io_set_limit(fl_io *io, uint64_t ns) { io->limit_ns = ns; }
+
+static const fl_io_req *oldest(const fl_io *io)
+{
+    const fl_io_req *first = NULL;
+    for (int i = 0; i < io->depth; i++)
+        if (io->req[i].dst && (!first || io->req[i].since_ns < first->since_ns))
+            first = &io->req[i];
+    return first;
+}
+
+static fl_status stalled(const fl_io *io, fl_err *err)
+{
+    const fl_io_req *r = oldest(io);
+    const uint64_t now = fl_clock_ns();
+    return FL_FAIL(err, FL_E_STALLED, 0,
+                   "%s: read of %" PRIu64 " bytes at offset %" PRIu64
+                   " takes %.1f s by now, and none of %d reads was completed for %.1f s: the drive "
+                   "hangs",
+                   io->file[r->x.file].path, r->x.bytes, r->x.offset,
+                   (double)(now - r->since_ns) * 1e-9, fl_io_in_flight(io),
+                   (double)(now - io->moved_ns) * 1e-9);
+}
+
+void fl_io_describe(const fl_io *io, fl_text *out)
+{
+    const uint64_t now = fl_clock_ns();
+    for (int i = 0; i < io->depth; i++) {
+        const fl_io_req *r = &io->req[i];
+        if (!r->dst) continue;
+        fl_text_printf(out,
+                       "read by %s: %s: %" PRIu64 " bytes at offset %" PRIu64 ", %" PRIu64
+                       " of them there, for %.1f s\n",
+                       io->ops->name, io->file[r->x.file].path, r->x.bytes, r->x.offset, r->got,
+                       (double)(now - r->since_ns) * 1e-9);
+    }
+}
+
 static int fail_all(fl_io *io, fl_io_done *done, int max)
 {
     int n = 0;
@@ -395,12 +446,17 @@ fl_status fl_io_wait(fl_io *io, fl_io_done *done, int min, int max, int *n, fl_e
             *n += fail_all(io, done + *n, max - *n);
             return first != FL_OK ? first : broken(io, err);
         }
-        const int got = io->ops->reap(io, io->event, max - *n, *n < min);
+        const uint64_t until = *n >= min      ? 0
+                               : io->limit_ns ? io->moved_ns + io->limit_ns
+                                              : UINT64_MAX;
+        const int got = io->ops->reap(io, io->event, max - *n, until);
         if (got < 0) {
             give_up(io, -got);
             continue;
         }
         polled = got == 0;
+        if (got) io->moved_ns = fl_clock_ns();
+        if (!got && *n < min) return *n ? first : stalled(io, err);
         for (int k = 0; k < got; k++) {
             fl_io_done d;
             if (!take_event(io, &io->event[k], &d, first == FL_OK ? err : NULL)) continue;

@@ -1,7 +1,7 @@
 #ifndef FL_OFFLOAD_IO_H
 #define FL_OFFLOAD_IO_H
 
-#include "runtime/base/status.h"
+#include "runtime/base/text.h"
 
 /* Reads of file extents into host memory, many at once. Backends:
  *   "uring"     io_uring with O_DIRECT
@@ -49,7 +49,9 @@ typedef struct fl_io_stats {
  * is no readable regular file fails as fl_file_open does. depth: reads in flight, 1 to 1,024. */
 FL_CHECKED fl_status fl_io_open(fl_io **out, const char *backend, const char *const *paths,
                                 int n_paths, int depth, fl_err *err);
-void fl_io_close(fl_io **io); /* waits for what is in flight */
+/* Waits for what is in flight; of a drive that hangs, beyond the limit, everything is left as it
+ * is: the kernel may still write. */
+void fl_io_close(fl_io **io);
 const char *fl_io_backend(const fl_io *io);
 /* One line about the fallbacks that were taken ("io_uring refused: ...; reading with pread
  * threads"), or NULL. */
@@ -68,14 +70,24 @@ uint64_t fl_io_cover(const fl_io *io, uint64_t offset, uint64_t bytes);
 void fl_io_register(fl_io *io, void *base, uint64_t bytes);
 void fl_io_unregister(fl_io *io);
 
+/* A drive that hangs: fl_io_wait gives up after that long without any completion. 0, as after open:
+ * never. */
+void fl_io_set_limit(fl_io *io, uint64_t ns);
+/* A line for each read in flight: file, offset, bytes, age. */
+void fl_io_describe(const fl_io *io, fl_text *out);
+
 /* Queues a read of x->bytes > 0 bytes. FL_E_BUSY when `depth` reads are in flight (err is left
  * alone); FL_E_FORMAT when the extent passes the end that the file had at open. */
 FL_CHECKED fl_status fl_io_submit(fl_io *io, const fl_extent *x, void *dst, uint64_t tag,
                                   fl_err *err);
+/* Starts what was queued now instead of with the next wait. A failure is told by that. */
+void fl_io_flush(fl_io *io);
 /* Waits for at least `min` completions (0 = poll; never more than are in flight) and gives up to
  * `max`. The returned status is that of the first failed read among them, with path and offset in
  * err; all given entries are complete either way. A file that was changed, a read error that
- * stays, and a ring that the kernel took away are FL_E_IO. */
+ * stays, and a ring that the kernel took away are FL_E_IO. FL_E_STALLED: nothing was completed for
+ * the limit's time and *n is 0; what is in flight stays so, dst must stay, and a later wait may get
+ * it. With some completed, fewer than min may be given instead. */
 FL_CHECKED fl_status fl_io_wait(fl_io *io, fl_io_done *done, int min, int max, int *n, fl_err *err);
 int fl_io_in_flight(const fl_io *io);
 fl_io_stats fl_io_get_stats(const fl_io *io);

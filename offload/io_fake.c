@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include "offload/io_backend.h"
+#include "runtime/base/clock.h"
 
 typedef struct pending {
     int req;
-    int hold; /* polls until it may complete */
+    int hold;        /* polls until it may complete */
+    uint64_t due_ns; /* not before that */
 } pending;
 
 typedef struct fake {
@@ -55,8 +57,13 @@ static void fake_close(fl_io *io)
 static int fake_queue(fl_io *io, int req)
 {
     fake *f = io->impl;
-    f->queue[f->n++] =
-        (pending){.req = req, .hold = chance(f, f->cfg.stall_chance) ? f->cfg.stall_polls : 0};
+    pending p = {.req = req};
+    if (chance(f, f->cfg.stall_chance)) {
+        const uint64_t now = fl_clock_ns(), ns = f->cfg.stall_ns;
+        p.hold = f->cfg.stall_polls;
+        p.due_ns = !ns ? 0 : now > UINT64_MAX - ns ? UINT64_MAX : now + ns;
+    }
+    f->queue[f->n++] = p;
     return 0;
 }
 
@@ -97,19 +104,31 @@ static int64_t fake_read(fl_io *io, fake *f, int req)
     return got;
 }
 
-static int fake_reap(fl_io *io, fl_io_event *ev, int max, bool block)
+static bool is_ready(const pending *p, uint64_t now) { return p->hold == 0 && p->due_ns <= now; }
+
+/* Sleeps until a read is due; those that wait for polls are looked at again at once. */
+static void sleep_until_due(const fake *f, uint64_t until_ns)
+{
+    for (int i = 0; i < f->n; i++)
+        if (f->queue[i].due_ns < until_ns) until_ns = f->queue[i].due_ns;
+    const struct timespec t = fl_clock_time(until_ns);
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+}
+
+static int fake_reap(fl_io *io, fl_io_event *ev, int max, uint64_t until_ns)
 {
     fake *f = io->impl;
     int n = 0;
-    do {
+    for (;;) {
         int ready = 0;
+        const uint64_t now = fl_clock_ns();
         for (int i = 0; i < f->n; i++) {
             if (f->queue[i].hold > 0) f->queue[i].hold--;
-            ready += f->queue[i].hold == 0;
+            ready += is_ready(&f->queue[i], now);
         }
         while (n < max && ready > 0) {
             int skip = f->cfg.reorder ? (int)below(f, (uint32_t)ready) : 0, at = 0;
-            while (f->queue[at].hold > 0 || skip-- > 0) at++;
+            while (!is_ready(&f->queue[at], now) || skip-- > 0) at++;
             const int req = f->queue[at].req;
             for (int i = at + 1; i < f->n; i++) f->queue[i - 1] = f->queue[i];
             f->n--;
@@ -118,8 +137,9 @@ static int fake_reap(fl_io *io, fl_io_event *ev, int max, bool block)
             /* Not all at once: the owner must cope with some now and some later. */
             if (f->cfg.reorder && below(f, 3) == 0) break;
         }
-    } while (block && n == 0);
-    return n;
+        if (n || now >= until_ns) return n;
+        sleep_until_due(f, until_ns);
+    }
 }
 
 const fl_io_ops fl_io_fake_ops = {.name = "fake",
@@ -137,6 +157,7 @@ void fl_io_fake_set(fl_io *io, const fl_io_fake_config *cfg)
     f->rng = cfg->seed;
     f->bad_left = 0;
     f->n_failed = 0;
+    for (int i = 0; i < f->n && !cfg->stall_ns; i++) f->queue[i].due_ns = 0;
 }
 
 uint64_t fl_io_fake_failed(const fl_io *io)

@@ -19,7 +19,8 @@ typedef struct fl_io_fake_config {
     int fail_errno;
     bool reorder; /* completions in random order */
     int stall_chance;
-    int stall_polls; /* a stalled read completes only after so many waits or polls */
+    int stall_polls;   /* a stalled read completes only after so many waits or polls, */
+    uint64_t stall_ns; /* and after so long; UINT64_MAX: when a new config says 0 */
 } fl_io_fake_config;
 
 /* `io` was opened with backend "fake" (assert). Takes effect for reads queued from now on. */

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "offload/io_backend.h"
+#include "runtime/base/clock.h"
 
 /* Threads that pread. They sleep in the kernel nearly always: their number is the queue depth that
  * the drive sees. */
@@ -75,7 +76,11 @@ static fl_status pread_open(fl_io *io, fl_err *err)
     p->event = calloc((size_t)io->depth, sizeof *p->event);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
-    pthread_cond_init(&p->finished, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->finished, &clock);
+    pthread_condattr_destroy(&clock);
     /* Signals go to the program's own threads. */
     sigset_t all, before;
     sigfillset(&all);
@@ -101,12 +106,14 @@ static int pread_queue(fl_io *io, int req)
     return 0;
 }
 
-static int pread_reap(fl_io *io, fl_io_event *ev, int max, bool block)
+static int pread_reap(fl_io *io, fl_io_event *ev, int max, uint64_t until_ns)
 {
     pool *p = io->impl;
     int n = 0;
+    const struct timespec until = fl_clock_time(until_ns);
     pthread_mutex_lock(&p->lock);
-    while (block && !p->n_events) pthread_cond_wait(&p->finished, &p->lock);
+    while (until_ns && !p->n_events)
+        if (pthread_cond_timedwait(&p->finished, &p->lock, &until) == ETIMEDOUT) break;
     for (; n < max && p->n_events; n++, p->n_events--) {
         ev[n] = p->event[p->event_at];
         p->event_at = (p->event_at + 1) % io->depth;

@@ -3,9 +3,9 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/uio.h>
-#include <time.h>
 
 #include "offload/io_backend.h"
+#include "runtime/base/clock.h"
 
 #if __has_include(<liburing.h>) && !defined(FL_MINIMAL)
 #include <liburing.h>
@@ -120,31 +120,48 @@ static int uring_queue(fl_io *io, int req)
     if (!s) return EBUSY;
     prepare(g, io, &io->req[req], s);
     io_uring_sqe_set_data64(s, (uint64_t)req);
-    const int rc = io_uring_submit(&g->u);
-    /* Not now: it stays in the submission ring, reap sends it. */
-    if (rc >= 0 || rc == -EAGAIN || rc == -EINTR || rc == -EBUSY) return 0;
-    return -rc;
+    return 0;
 }
 
 /* The kernel has no memory for a request now, or its completions wait to be taken. */
 static bool later(int rc) { return rc == -EAGAIN || rc == -EBUSY; }
 
-static int uring_reap(fl_io *io, fl_io_event *ev, int max, bool block)
+static bool fatal(int rc) { return rc < 0 && !later(rc) && rc != -EINTR && rc != -ETIME; }
+
+/* What the kernel does not take now stays in the submission ring until the next call. */
+static int uring_flush(fl_io *io)
+{
+    ring *g = io->impl;
+    const int rc = io_uring_sq_ready(&g->u) ? io_uring_submit(&g->u) : 0;
+    return fatal(rc) ? -rc : 0;
+}
+
+/* Submits what waits and sleeps until a completion, in one call of the kernel. */
+static int submit_and_sleep(ring *g, uint64_t ns)
 {
     static const struct timespec nap = {.tv_nsec = 1000000};
+    struct io_uring_cqe *c;
+    const struct timespec t = fl_clock_time(ns);
+    struct __kernel_timespec most = {.tv_sec = t.tv_sec, .tv_nsec = t.tv_nsec};
+    const int rc = io_uring_submit_and_wait_timeout(&g->u, &c, 1, &most, NULL);
+    if (later(rc)) nanosleep(&nap, NULL);
+    return fatal(rc) ? rc : 0;
+}
+
+static int uring_reap(fl_io *io, fl_io_event *ev, int max, uint64_t until_ns)
+{
     ring *g = io->impl;
     struct io_uring_cqe *c;
     int n = 0, rc;
-    if (io_uring_sq_ready(&g->u)) {
-        rc = io_uring_submit(&g->u);
-        if (rc < 0 && !later(rc) && rc != -EINTR) return rc;
-    }
     /* Submits again while it waits: what the kernel refused may be all that there is. */
-    while (block && io_uring_peek_cqe(&g->u, &c) != 0) {
-        rc = io_uring_submit_and_wait(&g->u, 1);
-        if (rc < 0 && !later(rc) && rc != -EINTR) return rc;
-        if (later(rc)) nanosleep(&nap, NULL);
+    while (until_ns && io_uring_peek_cqe(&g->u, &c) != 0) {
+        const uint64_t now = fl_clock_ns();
+        if (now >= until_ns) break;
+        rc = submit_and_sleep(g, until_ns - now);
+        if (rc < 0) return rc;
     }
+    rc = uring_flush(io); /* what was queued runs while the caller takes in the rest */
+    if (rc) return -rc;
     while (n < max && io_uring_peek_cqe(&g->u, &c) == 0) {
         ev[n++] = (fl_io_event){.req = (int)io_uring_cqe_get_data64(c), .res = c->res};
         io_uring_cqe_seen(&g->u, c);
@@ -182,6 +199,7 @@ const fl_io_ops fl_io_uring_ops = {.name = "uring",
                                    .open = uring_open,
                                    .close = uring_close,
                                    .queue = uring_queue,
+                                   .flush = uring_flush,
                                    .reap = uring_reap,
                                    .enroll = uring_enroll,
                                    .unenroll = uring_unenroll};

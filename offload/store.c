@@ -341,7 +341,7 @@ static fl_status bring(fl_store *s, int layer, const int32_t *ids, int n, fl_exp
         const uint64_t since = fl_clock_ns();
         const int i = settle_one(s, true, &st, &why);
         s->stats.wait_ns += fl_clock_ns() - since;
-        if (st != FL_OK && s->slots[i].leases) { /* ours: nobody else waits */
+        if (st != FL_OK && (i < 0 || s->slots[i].leases)) { /* ours: nobody else waits */
             if (err && err->code == FL_OK) *err = why;
             return st;
         }
@@ -429,6 +429,19 @@ bool fl_store_is_present(const fl_store *s, int layer, int expert)
 }
 
 fl_store_stats fl_store_get_stats(const fl_store *s) { return s->stats; }
+
+void fl_store_describe(const fl_store *s, fl_text *out)
+{
+    fl_text_printf(out, "%d experts are leased\n", s->n_views);
+    for (int i = 0; i < s->n_slots; i++) {
+        const slot *t = &s->slots[i];
+        if (t->state != FETCHING) continue;
+        fl_text_printf(out, "expert %d of layer %d, for slot %d: ", t->key % s->n_expert,
+                       t->key / s->n_expert, i);
+        fl_fetch_describe(s->fetch, (uint64_t)i, out);
+        fl_text_puts(out, "\n");
+    }
+}
 
 int fl_store_n_leased(const fl_store *s) { return s->n_views; }
 

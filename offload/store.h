@@ -71,7 +71,8 @@ bool fl_store_is_present(const fl_store *store, int layer, int expert);
 /* ids: n different experts of one layer (assert), of which at most fl_store_lease_max are not
  * resident (assert). Blocks until all are READY. views[i] belongs to ids[i]. Leases may be
  * nested; FL_E_BUSY when other leases leave too few slots. FL_E_IO, FL_E_FORMAT, FL_E_DEVICE: a
- * fetch failed; the same call may be tried again. */
+ * fetch failed; the same call may be tried again. FL_E_STALLED, when the io has a limit: the reads
+ * go on as if they were read ahead. */
 FL_CHECKED fl_status fl_store_acquire(fl_store *store, int layer, const int32_t *ids, int n,
                                       fl_expert_view *views, fl_err *err);
 void fl_store_release(fl_store *store, int layer, const fl_expert_view *views, int n);
@@ -81,6 +82,8 @@ void fl_store_release(fl_store *store, int layer, const fl_expert_view *views, i
 void fl_store_prefetch(fl_store *store, int layer, const int32_t *ids, int n);
 
 fl_store_stats fl_store_get_stats(const fl_store *store);
+/* A line for the leases and one for each expert on its way to a slot. */
+void fl_store_describe(const fl_store *store, fl_text *out);
 int fl_store_n_leased(const fl_store *store); /* views that are not released yet */
 /* True when the tables agree with each other; for tests, after each step. */
 bool fl_store_is_sane(const fl_store *store);

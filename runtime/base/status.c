@@ -33,6 +33,7 @@ const char *fl_status_name(fl_status s)
     case FL_E_BUSY: return "busy";
     case FL_E_CANCELED: return "canceled";
     case FL_E_NAN: return "not a number";
+    case FL_E_STALLED: return "stalled";
     }
     return "unknown";
 }

@@ -17,7 +17,8 @@ typedef enum fl_status {
     FL_E_DEVICE = -6,      /* fl_err.sys holds the device's own error code */
     FL_E_BUSY = -7,        /* try again; not an error to log */
     FL_E_CANCELED = -8,    /* the caller asked to stop */
-    FL_E_NAN = -9          /* NaN or infinity in a computation */
+    FL_E_NAN = -9,         /* NaN or infinity in a computation */
+    FL_E_STALLED = -10     /* nothing moved for the time that is allowed; it may move again */
 } fl_status;
 
 /* The first cause of a failure. Zero-initialise; later failures do not overwrite it. */

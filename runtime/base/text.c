@@ -1,5 +1,7 @@
 #include "runtime/base/text.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +30,18 @@ void fl_text_add(fl_text *t, fl_str s)
 }
 
 void fl_text_puts(fl_text *t, const char *s) { fl_text_add(t, (fl_str){s, strlen(s)}); }
+
+void fl_text_printf(fl_text *t, const char *fmt, ...)
+{
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    const int n = vsnprintf(NULL, 0, fmt, ap);
+    char *p = n > 0 ? fl_text_reserve(t, (size_t)n) : NULL;
+    if (p) t->n += (size_t)vsnprintf(p, (size_t)n + 1, fmt, again);
+    va_end(again);
+    va_end(ap);
+}
 
 fl_status fl_text_take(fl_text *t, const char *what, char **out, size_t *n, fl_err *err)
 {

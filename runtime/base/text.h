@@ -16,6 +16,7 @@ typedef struct fl_text {
 
 void fl_text_add(fl_text *t, fl_str s);
 void fl_text_puts(fl_text *t, const char *s);
+__attribute__((format(printf, 2, 3))) void fl_text_printf(fl_text *t, const char *fmt, ...);
 /* Room for `more` further bytes, for writing directly; NULL when out of memory. */
 char *fl_text_reserve(fl_text *t, size_t more);
 /* The text, malloc'ed and NUL-terminated (never NULL on success), and its length (n may be NULL);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 enum { DEFAULT_CHUNK = 512, MAX_CHUNK = 8192, IO_DEPTH = 32 };
+static const uint64_t STALL_NS = UINT64_C(60000000000);
 
 fl_engine_params fl_engine_defaults(void) { return (fl_engine_params){.kv_type = FL_TYPE_F16}; }
 
@@ -188,6 +189,7 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
 
     FL_TRY(fl_io_open(&e->io, e->params.io, fl_source_paths(src), fl_source_n_files(src), IO_DEPTH,
                       err));
+    fl_io_set_limit(e->io, e->params.stall_ns ? e->params.stall_ns : STALL_NS);
     FL_TRY(fl_source_check(src, err)); /* the io has opened the files that were indexed */
     for (int i = 0; i < plan->n_items; i++)
         if (plan->item[i].bytes > 0)
@@ -208,6 +210,14 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
 fl_status fl_engine_check_files(const fl_engine *e, fl_err *err)
 {
     return fl_store_lease_max(e->store) > 0 ? fl_source_check(e->model->src, err) : FL_OK;
+}
+
+void fl_engine_describe(const fl_engine *e, fl_text *out)
+{
+    fl_text_printf(out, "the request waits for reads; %d threads of the pool are idle\n",
+                   fl_pool_threads(e->exec.pool));
+    if (e->store) fl_store_describe(e->store, out);
+    if (e->io) fl_io_describe(e->io, out);
 }
 
 void fl_engine_close(fl_engine **engine)

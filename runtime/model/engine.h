@@ -27,6 +27,8 @@ typedef struct fl_engine_params {
     int block_size;       /* rows of a block pass, at most FL_MAX_BLOCK; 0 = the model's */
     bool mtp;             /* load the MTP block, for drafts; the file has one */
     int held_rows;        /* rows of a held pass (speculation), at most block_size; 0 = none */
+    uint64_t stall_ns; /* a request that has waited that long for a drive that gives nothing fails
+                          with FL_E_STALLED; 0 = a minute */
     /* Host memory for checkpoints of the state, bytes; 0 = a tenth of this machine's. */
     uint64_t state_budget;
 } fl_engine_params;
@@ -68,6 +70,8 @@ FL_CHECKED fl_status fl_engine_load(fl_engine *e,
 /* What a request asks first: FL_E_IO, with what happened, when the model's files are not those that
  * were loaded, and experts are yet to be read from them. */
 FL_CHECKED fl_status fl_engine_check_files(const fl_engine *e, fl_err *err);
+/* Lines that say who waits for what: for the user after FL_E_STALLED. */
+void fl_engine_describe(const fl_engine *e, fl_text *out);
 void fl_engine_close(fl_engine **e);
 
 #endif

@@ -515,7 +515,7 @@ static fl_status wait_for(fl_sweep *s, reader *q, int layer, int i, fl_err *err)
         if (q->ready[i % N_SLOTS]) return FL_OK;
         uint64_t tag;
         fl_status st;
-        if (!fl_fetch_next(s->fetch, true, &tag, &st, err)) continue;
+        if (!fl_fetch_next(s->fetch, true, &tag, &st, err)) return st;
         FL_TRY(st);
         q->ready[tag % N_SLOTS] = true;
     }

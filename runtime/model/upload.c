@@ -38,7 +38,8 @@ fl_status fl_upload_open(fl_upload **out, fl_device *dev, fl_io *io,
 void fl_upload_close(fl_upload **u)
 {
     if (!*u) return;
-    free((*u)->memory);
+    /* A drive that hangs may still write. */
+    if (!fl_io_in_flight((*u)->io)) free((*u)->memory);
     free(*u);
     *u = NULL;
 }
@@ -90,6 +91,7 @@ fl_status fl_upload_extent(fl_upload *u, const fl_extent *x, void *dst, fl_err *
         int n_done = 0;
         const fl_status w = fl_io_wait(u->io, done, 1, N_STAGES, &n_done, err);
         if (st == FL_OK) st = w;
+        if (w == FL_E_STALLED) break;
         for (int i = 0; i < n_done; i++) {
             if (st == FL_OK) st = store_piece(u, x, &done[i], dst, err);
             free_stage[n_free++] = (int)(done[i].tag % N_STAGES);

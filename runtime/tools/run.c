@@ -276,6 +276,16 @@ static void print_stats(const fl_engine *e, const fl_gen_config *c, const fl_gen
             fl_size_format(cap, fl_device_budget(e->dev)->cap));
 }
 
+/* Who waits for what, above the error's line. */
+static void print_stall(const fl_engine *e)
+{
+    fl_text t = {0};
+    char *lines = NULL;
+    fl_engine_describe(e, &t);
+    if (fl_text_take(&t, "a report", &lines, NULL, NULL) == FL_OK) fputs(lines, stderr);
+    free(lines);
+}
+
 static void print_checkpoints(const fl_generator *g)
 {
     char size[32];
@@ -497,6 +507,7 @@ static fl_status answer(const fl_options *o, fl_engine *e, fl_gen_config *c, con
     fl_progress_start(&s.progress);
     st = fl_generate(gen, c, ids, n, &r, err);
     fl_progress_end(&s.progress);
+    if (st == FL_E_STALLED) print_stall(e);
     if (st != FL_OK) goto out;
     FL_GO(s.st);
     FL_GO(finish_output(o, e, gen, c, &r, &s, d, err));

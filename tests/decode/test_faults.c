@@ -169,6 +169,45 @@ static void a_storm(void **state)
     ask_right(0);
 }
 
+/* ---- a drive that stands still ---- */
+
+/* For a while: the answer takes longer. For good: the request ends, and says for what it waited; so
+ * does the next one, until the drive moves again. */
+static void a_drive_that_hangs(void **state)
+{
+    (void)state;
+    static const uint64_t MS = 1000000;
+    fl_io *io = loaded.engine->io;
+    for (int mode = 0; mode < N_MODES; mode++) {
+        fl_err err;
+        int32_t got[N_OUT];
+        fl_io_set_limit(io, 5000 * MS);
+        faults((fl_io_fake_config){
+            .seed = 5, .fail_at = -1, .stall_chance = 100, .stall_ns = 30 * MS});
+        ask_right(mode);
+        fl_io_set_limit(io, 20 * MS);
+        for (int chance = 1024; chance > 20; chance /= FL_SANITIZED_OR(8, 2)) {
+            faults((fl_io_fake_config){
+                .seed = 6, .fail_at = -1, .stall_chance = chance, .stall_ns = UINT64_MAX});
+            for (int again = 0; again < 3; again++) {
+                if (ask(mode, got, &err) == FL_OK) {
+                    assert_memory_equal(got, want[mode], sizeof(got));
+                    continue;
+                }
+                assert_int_equal(err.code, FL_E_STALLED);
+                assert_line(&err, "the drive hangs");
+                fl_text t = {0};
+                fl_engine_describe(loaded.engine, &t);
+                assert_non_null(memmem(t.p, t.n, "reads to come\n", 14));
+                assert_non_null(memmem(t.p, t.n, "m.gguf: ", 8));
+                fl_text_fini(&t);
+            }
+            no_faults();
+            ask_right(mode);
+        }
+    }
+}
+
 /* ---- the file ---- */
 
 static void fill(const char *to, uint64_t seed)
@@ -330,6 +369,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_error_at_each_read, setup_fake, teardown_fake),
         cmocka_unit_test_setup_teardown(errors_that_pass, setup_fake, teardown_fake),
         cmocka_unit_test_setup_teardown(a_storm, setup_fake, teardown_fake),
+        cmocka_unit_test_setup_teardown(a_drive_that_hangs, setup_fake, teardown_fake),
         cmocka_unit_test(a_file_that_changes),
         cmocka_unit_test_setup(a_file_that_is_not_needed, setup_file),
         cmocka_unit_test_setup(a_file_that_changes_before_it_is_loaded, setup_file),

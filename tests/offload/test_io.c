@@ -344,6 +344,109 @@ static void test_eio(void **state)
     fl_io_close(&io);
 }
 
+/* ---- a drive that hangs ---- */
+
+static const uint64_t MS = 1000000;
+static const fl_extent hung[2] = {{.file = 0, .offset = 5000, .bytes = 9000},
+                                  {.file = 0, .offset = 70000, .bytes = 9000}};
+
+static fl_io *open_hanging(uint64_t stall_ns, uint64_t limit_ns)
+{
+    fl_err err;
+    fl_io *io = open_io("fake", DEPTH);
+    fl_io_fake_set(io,
+                   &(fl_io_fake_config){.fail_at = -1, .stall_chance = 1024, .stall_ns = stall_ns});
+    fl_io_set_limit(io, limit_ns);
+    for (uint64_t i = 0; i < 2; i++)
+        ASSERT_OK(fl_io_submit(io, &hung[i], arena + i * ROOM, i, &err));
+    return io;
+}
+
+static void test_hangs(void **state)
+{
+    (void)state;
+    fl_err err;
+    fl_io_done d[2];
+    fl_text t = {0};
+    int n;
+    fl_io *io = open_hanging(UINT64_MAX, 20 * MS);
+    ASSERT_OK(fl_io_wait(io, d, 0, 2, &n, &err)); /* a poll is no wait */
+    for (int again = 0; again < 2; again++) {
+        ASSERT_FAILS(fl_io_wait(io, d, 1, 2, &n, &err), FL_E_STALLED, "large.bin");
+        assert_non_null(strstr(err.msg, "9000 bytes at offset 5000"));
+        assert_non_null(strstr(err.msg, "none of 2 reads"));
+        assert_int_equal(n, 0);
+        assert_int_equal(fl_io_in_flight(io), 2);
+    }
+    fl_io_describe(io, &t);
+    assert_non_null(memmem(t.p, t.n, "9000 bytes at offset 70000, 0 of them there, for 0.", 51));
+    fl_text_fini(&t);
+    /* The drive moves again: nothing was lost. */
+    fl_io_fake_set(io, &(fl_io_fake_config){.fail_at = -1});
+    ASSERT_OK(fl_io_wait(io, d, 2, 2, &n, &err));
+    assert_int_equal(n, 2);
+    for (int i = 0; i < 2; i++) assert_true(right(&hung[d[i].tag], d[i].data));
+    fl_io_close(&io);
+}
+
+/* Slow is not hung, and what hangs beside others that move is waited for while they do. */
+static void test_slow(void **state)
+{
+    (void)state;
+    fl_err err;
+    fl_io_done d[2];
+    int n;
+    fl_io *io = open_hanging(40 * MS, 2000 * MS);
+    ASSERT_OK(fl_io_wait(io, d, 2, 2, &n, &err));
+    assert_int_equal(n, 2);
+    fl_io_close(&io);
+    io = open_hanging(UINT64_MAX, 20 * MS);
+    fl_io_fake_set(io, &(fl_io_fake_config){.fail_at = -1, .stall_ns = 1}); /* only new ones */
+    ASSERT_OK(fl_io_submit(io, &hung[0], arena + 2 * ROOM, 2, &err));
+    ASSERT_OK(fl_io_wait(io, d, 2, 2, &n, &err));
+    assert_int_equal(n, 1);
+    assert_int_equal(d[0].tag, 2);
+    ASSERT_FAILS(fl_io_wait(io, d, 1, 2, &n, &err), FL_E_STALLED, "none of 2 reads");
+    fl_io_fake_set(io, &(fl_io_fake_config){.fail_at = -1});
+    fl_io_close(&io);
+}
+
+/* Real reads, given up at once: they come later, complete. */
+static void test_impatient(void **state)
+{
+    (void)state;
+    for (size_t b = 0; b < n_backends; b++) {
+        fl_err err;
+        fl_io *io = open_io(backends[b], DEPTH);
+        fl_io_set_limit(io, 1);
+        for (uint64_t i = 0; i < 2; i++)
+            ASSERT_OK(fl_io_submit(io, &hung[i], arena + i * ROOM, i, &err));
+        for (int got = 0; got < 2;) {
+            fl_io_done d;
+            int n;
+            const fl_status st = fl_io_wait(io, &d, 1, 1, &n, &err);
+            assert_true(st == FL_OK || (st == FL_E_STALLED && n == 0));
+            if (n) assert_true(right(&hung[d.tag], d.data));
+            got += n;
+        }
+        fl_io_close(&io);
+    }
+}
+
+static bool child_closes_hanging(void *arg)
+{
+    (void)arg;
+    fl_io *io = open_hanging(UINT64_MAX, 5 * MS);
+    fl_io_close(&io); /* does not wait for ever */
+    return io == NULL;
+}
+
+static void test_close_hanging(void **state)
+{
+    (void)state;
+    assert_true(fl_in_child(child_closes_hanging, NULL));
+}
+
 /* ---- what the kernel may refuse ---- */
 
 #define CHECK(cond)                                                 \
@@ -454,13 +557,17 @@ static bool child_ring_dies(void *arg)
     CHECK(fl_io_open(&io, "uring", (const char *const *)paths, N_FILES, DEPTH, &err) == FL_OK);
     const fl_extent x = {.file = 0, .offset = 5, .bytes = 100000};
     CHECK(fl_io_submit(io, &x, arena, 1, &err) == FL_OK);
+    fl_io_flush(io);
     fl_refuse(&(fl_refusal){SYS_io_uring_enter, -1, 0, 0, EBADF});
-    CHECK(fl_io_submit(io, &x, arena + ROOM, 2, &err) == FL_E_IO);
+    CHECK(fl_io_submit(io, &x, arena + ROOM, 2, &err) == FL_OK);
+    fl_io_flush(io);
+    CHECK(fl_io_submit(io, &x, arena + 2 * ROOM, 3, &err) == FL_E_IO);
     CHECK(strstr(err.msg, "stopped working"));
     fl_io_done done[2];
     int n;
-    CHECK(fl_io_wait(io, done, 1, 2, &n, &err) == FL_E_IO && n == 1 && done[0].tag == 1);
-    CHECK(done[0].status == FL_E_IO && fl_io_in_flight(io) == 0);
+    CHECK(fl_io_wait(io, done, 1, 2, &n, &err) == FL_E_IO && n == 2);
+    CHECK(done[0].tag + done[1].tag == 3 && fl_io_in_flight(io) == 0);
+    CHECK(done[0].status == FL_E_IO && done[1].status == FL_E_IO);
     CHECK(fl_io_submit(io, &x, arena, 3, &err) == FL_E_IO);
     fl_io_close(&io);
     return io == NULL;
@@ -589,6 +696,8 @@ int main(void)
         cmocka_unit_test(test_past_the_end),    cmocka_unit_test(test_file_shrinks),
         cmocka_unit_test(test_file_is_written), cmocka_unit_test(test_tries),
         cmocka_unit_test(test_storm),           cmocka_unit_test(test_eio),
+        cmocka_unit_test(test_hangs),           cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_impatient),       cmocka_unit_test(test_close_hanging),
         cmocka_unit_test(test_tmpfs),           cmocka_unit_test(test_owner_changes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
