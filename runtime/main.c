@@ -6,6 +6,7 @@
 
 #include "runtime/base/options.h"
 #include "runtime/tools/calibrate.h"
+#include "runtime/tools/doctor.h"
 #include "runtime/tools/eval.h"
 #include "runtime/tools/importance.h"
 #include "runtime/tools/inspect.h"
@@ -29,17 +30,12 @@ static const struct {
     const char *command;
     fl_status (*run)(const fl_options *o, fl_err *err);
 } tools[] = {
-    {"run", fl_tool_run},
-    {"plan", fl_tool_plan},
-    {"inspect", fl_tool_inspect},
-    {"logits", fl_tool_logits},
-    {"quantize", fl_tool_quantize},
-    {"calibrate", fl_tool_calibrate},
-    {"patch", fl_tool_patch},
-    {"probe", fl_tool_probe},
-    {"importance", fl_tool_importance},
-    {"eval", fl_tool_eval},
-    {"sensitivity", fl_tool_sensitivity},
+    {"run", fl_tool_run},           {"plan", fl_tool_plan},
+    {"inspect", fl_tool_inspect},   {"logits", fl_tool_logits},
+    {"quantize", fl_tool_quantize}, {"calibrate", fl_tool_calibrate},
+    {"doctor", fl_tool_doctor},     {"patch", fl_tool_patch},
+    {"probe", fl_tool_probe},       {"importance", fl_tool_importance},
+    {"eval", fl_tool_eval},         {"sensitivity", fl_tool_sensitivity},
 };
 
 static int fail(const fl_err *err, int code)

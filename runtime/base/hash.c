@@ -1,5 +1,6 @@
 #include "runtime/base/hash.h"
 
+#include <stdio.h>
 #include <xxhash.h>
 
 /* fl_hasher is the library's state under another name. */
@@ -35,4 +36,11 @@ void fl_hasher_add(fl_hasher *h, const void *data, size_t n)
 uint64_t fl_hasher_value(const fl_hasher *h)
 {
     return XXH3_64bits_digest((const XXH3_state_t *)(const void *)h);
+}
+
+const char *fl_hash_library(char buf[32])
+{
+    const unsigned v = XXH_versionNumber();
+    snprintf(buf, 32, "xxHash %u.%u.%u", v / 10000, v / 100 % 100, v % 100);
+    return buf;
 }

@@ -19,4 +19,7 @@ void fl_hasher_add(fl_hasher *h, const void *data, size_t n);
 /* Of all that was added so far. */
 uint64_t fl_hasher_value(const fl_hasher *h);
 
+/* "xxHash 0.8.1". Returns buf. */
+const char *fl_hash_library(char buf[32]);
+
 #endif

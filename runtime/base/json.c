@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,4 +169,10 @@ fl_json *fl_json_copy(const fl_json *j)
 char *fl_json_dump(const fl_json *j, int indent)
 {
     return json_dumps(j_(j), JSON_ENCODE_ANY | (indent ? JSON_INDENT(indent) : 0));
+}
+
+const char *fl_json_library(char buf[32])
+{
+    snprintf(buf, 32, "jansson %s", jansson_version_str());
+    return buf;
 }

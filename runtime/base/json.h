@@ -66,4 +66,7 @@ fl_json *fl_json_copy(const fl_json *j);
 /* Text (malloc'ed, caller frees); indent 0 = one line. */
 char *fl_json_dump(const fl_json *j, int indent);
 
+/* "jansson 2.14". Returns buf. */
+const char *fl_json_library(char buf[32]);
+
 #endif

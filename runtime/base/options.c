@@ -26,7 +26,8 @@ enum {
     C_PROBE = 1 << 7,
     C_IMPORTANCE = 1 << 8,
     C_EVAL = 1 << 9,
-    C_SENSITIVITY = 1 << 10
+    C_SENSITIVITY = 1 << 10,
+    C_DOCTOR = 1 << 11
 };
 
 typedef struct command {
@@ -46,7 +47,9 @@ static const command commands[] = {
     {"logits", C_LOGITS, 1, 1, "logits MODEL --ids 1,2,3 | --text TEXT -o FILE.npy [options]",
      "write next-token logits as a NumPy file"},
     {"calibrate", C_CALIBRATE, 1, 1, "calibrate MODEL [options of run] [--json]",
-     "measure how fast the ways of decoding are here, for --mode auto"},
+     "measure how fast this machine and the ways of decoding are, for plans and --mode auto"},
+    {"doctor", C_DOCTOR, 0, 1, "doctor [MODEL] [options of plan] [--json]",
+     "show what this machine has, what slows it down and how to mend that"},
     {"quantize", C_QUANTIZE, 2, 2,
      "quantize IN OUT.gguf [--type T | --recipe R] [--dry-run] [options]",
      "write a GGUF file from a safetensors folder or an F32/F16/BF16 GGUF"},
@@ -97,7 +100,7 @@ typedef struct option_row {
 } option_row;
 
 #define AT(field) offsetof(fl_options, field)
-#define C_MODEL (C_RUN | C_LOGITS | C_CALIBRATE | C_PROBE | C_EVAL | C_SENSITIVITY)
+#define C_MODEL (C_RUN | C_LOGITS | C_CALIBRATE | C_PROBE | C_EVAL | C_SENSITIVITY | C_DOCTOR)
 #define C_ALL (C_MODEL | C_PLAN | C_INSPECT | C_QUANTIZE | C_PATCH | C_IMPORTANCE)
 
 static const option_row rows[] = {
@@ -109,7 +112,7 @@ static const option_row rows[] = {
     {"system", 0, K_TEXT, C_RUN, AT(system), 0, 0, NULL, "TEXT", "system message"},
     {"raw", 0, K_FLAG, C_RUN, AT(raw), 0, 0, NULL, NULL,
      "give the text to the model as it is, without the chat format"},
-    {"mode", 0, K_CHOICE, C_RUN | C_PLAN, AT(mode), 0, 0, "auto|ar|block|spec", "MODE",
+    {"mode", 0, K_CHOICE, C_RUN | C_PLAN | C_DOCTOR, AT(mode), 0, 0, "auto|ar|block|spec", "MODE",
      "block: block diffusion; spec: the text of ar in fewer passes; auto: spec, or the fastest by "
      "stored rates (calibrate), block only where it is earned"},
     {"think", 0, K_ONOFF, C_RUN | C_CALIBRATE, AT(think), 0, 0, NULL, "on|off",
@@ -148,8 +151,8 @@ static const option_row rows[] = {
      "how GDN layers work inside a block; default: as the file says"},
     {"vram", 0, K_SIZE, C_MODEL | C_PLAN, AT(vram), 0, 0, NULL, "SIZE",
      "cap of device memory, as 16G or 900MiB; default: what the model wants"},
-    {"ctx", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN, AT(ctx), 1, 131072, NULL, "N",
-     "tokens of prompt and answer together; default: 4096, or what the model takes if less"},
+    {"ctx", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN | C_DOCTOR, AT(ctx), 1, 131072, NULL,
+     "N", "tokens of prompt and answer together; default: 4096, or what the model takes if less"},
     {"ctx", 0, K_INT, C_EVAL, AT(ctx), 8, 131072, NULL, "N",
      "tokens of a window, of which the second half is scored (default 512)"},
     {"windows", 0, K_INT, C_EVAL | C_SENSITIVITY, AT(windows), 1, 1e9, NULL, "N",
@@ -162,7 +165,7 @@ static const option_row rows[] = {
      "keep this model's rows, to compare others with"},
     {"shape", 0, K_CHOICE, C_PLAN, AT(shape), 0, 0, "clover-35b-a3b|qwen3.6-35b-a3b", "NAME",
      "instead of MODEL: plan for this one by its sizes alone, rounded by the recipe q4"},
-    {"state-budget", 0, K_SIZE, C_RUN | C_PLAN, AT(state_budget), 0, 0, NULL, "SIZE",
+    {"state-budget", 0, K_SIZE, C_RUN | C_PLAN | C_DOCTOR, AT(state_budget), 0, 0, NULL, "SIZE",
      "host memory for checkpoints of the model's state; default: a tenth of this machine's"},
     {"kv", 0, K_CHOICE, C_MODEL | C_PLAN, AT(kv), 0, 0, "f16|q8_0|f32", "TYPE",
      "type of the KV cache"},
@@ -172,8 +175,8 @@ static const option_row rows[] = {
      "N", "CPU threads; default: physical cores"},
     {"cpu", 0, K_CHOICE, C_MODEL | C_PLAN | C_IMPORTANCE, AT(cpu), 0, 0,
      "reference|avx2|avxvnni|avx512vnni|amx", "TIER", "best instruction tier to use"},
-    {"chunk", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN | C_EVAL, AT(chunk), 1, 8192, NULL,
-     "N", "rows per prefill pass (default 512); the text does not depend on it"},
+    {"chunk", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN | C_EVAL | C_DOCTOR, AT(chunk), 1,
+     8192, NULL, "N", "rows per prefill pass (default 512); the text does not depend on it"},
     {"act", 0, K_CHOICE, C_MODEL | C_PLAN | C_IMPORTANCE, AT(act), 0, 0, "law|f32", "KIND",
      "law: the numeric law; f32: float activations, for comparisons"},
     {"io", 0, K_CHOICE, C_MODEL | C_QUANTIZE | C_IMPORTANCE, AT(io), 0, 0, "uring|pread|fake",
@@ -185,7 +188,8 @@ static const option_row rows[] = {
     {"map", 0, K_TEXT, C_ALL, AT(map), 0, 0, NULL, "FILE",
      "lines of ROLE NAME: which tensor plays which role, * for the layer's number"},
     {"json", 0, K_FLAG,
-     C_RUN | C_PLAN | C_INSPECT | C_CALIBRATE | C_PROBE | C_QUANTIZE | C_IMPORTANCE | C_EVAL,
+     C_RUN | C_PLAN | C_INSPECT | C_CALIBRATE | C_PROBE | C_QUANTIZE | C_IMPORTANCE | C_EVAL |
+         C_DOCTOR,
      AT(json), 0, 0, NULL, NULL, "one JSON object on stdout"},
     {"ctx", 0, K_INT, C_IMPORTANCE, AT(ctx), 2, 131072, NULL, "N",
      "tokens of a window, which is a sequence of its own (default 512)"},

@@ -64,6 +64,13 @@ static void list_all(fl_topology *t, hwloc_topology_t topo)
         add_core(t, topo, obj);
 }
 
+const char *fl_topology_library(char buf[32])
+{
+    const unsigned v = hwloc_get_api_version();
+    snprintf(buf, 32, "hwloc %u.%u.%u", v >> 16, v >> 8 & 0xff, v & 0xff);
+    return buf;
+}
+
 static void ask_hwloc(fl_topology *t, const char *xml)
 {
     hwloc_topology_t topo;
@@ -73,6 +80,12 @@ static void ask_hwloc(fl_topology *t, const char *xml)
 }
 
 #else
+
+const char *fl_topology_library(char buf[32])
+{
+    buf[0] = '\0';
+    return buf;
+}
 
 static void ask_hwloc(fl_topology *t, const char *xml)
 {

@@ -40,4 +40,7 @@ const fl_node *fl_topology_node(const fl_topology *t, int id);
 /* Cores of a kind; node -1: on all nodes. */
 int fl_topology_count(const fl_topology *t, int kind, int node);
 
+/* "hwloc 2.9.0", "" where there is none. Returns buf. */
+const char *fl_topology_library(char buf[32]);
+
 #endif

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -155,4 +156,10 @@ void fl_nfc_fini(fl_nfc *s)
     free(s->cp);
     free(s->text);
     *s = (fl_nfc){0};
+}
+
+const char *fl_nfc_library(char buf[32])
+{
+    snprintf(buf, 32, "utf8proc %s", utf8proc_version());
+    return buf;
 }

@@ -23,4 +23,7 @@ typedef struct fl_nfc {
 FL_CHECKED fl_status fl_nfc_apply(fl_nfc *s, fl_str in, fl_str *out, fl_err *err);
 void fl_nfc_fini(fl_nfc *s);
 
+/* "utf8proc 2.8.0". Returns buf. */
+const char *fl_nfc_library(char buf[32]);
+
 #endif

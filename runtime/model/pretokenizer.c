@@ -252,3 +252,13 @@ fl_status fl_pretok_scan_next(fl_pretok_scan *s, size_t *end, bool *more, fl_err
     s->at = *end;
     return FL_OK;
 }
+
+const char *fl_pretok_library(char buf[32])
+{
+    char version[64];
+    if (pcre2_config(PCRE2_CONFIG_VERSION, NULL) > (int)sizeof version ||
+        pcre2_config(PCRE2_CONFIG_VERSION, version) < 0)
+        version[0] = '\0';
+    snprintf(buf, 32, "PCRE2 %.25s", version);
+    return buf;
+}

@@ -31,4 +31,7 @@ void fl_pretok_scan_start(fl_pretok_scan *s, fl_str text);
  * work per text is limited; a text that exceeds it is FL_E_ARG. */
 FL_CHECKED fl_status fl_pretok_scan_next(fl_pretok_scan *s, size_t *end, bool *more, fl_err *err);
 
+/* "PCRE2 10.42 2022-12-11". Returns buf. */
+const char *fl_pretok_library(char buf[32]);
+
 #endif
