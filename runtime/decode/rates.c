@@ -32,3 +32,22 @@ fl_status fl_rates_store(fl_facts *f, const char *key, fl_json *entry, fl_err *e
     fl_json_set(section, key, entry);
     return fl_facts_put(f, "rates", section, err);
 }
+
+bool fl_rates_pass(const fl_facts *f, fl_gen_mode mode, fl_predict_pass *out)
+{
+    void *iter = NULL;
+    const char *key;
+    const fl_json *entry;
+    while (fl_json_next(fl_facts_section(f, "rates"), &iter, &key, &entry)) {
+        const fl_json *m = fl_json_get(fl_json_get(entry, "modes"), fl_gen_mode_name(mode));
+        const int64_t passes = fl_json_int(fl_json_get(m, "passes"), 0);
+        const int64_t tokens = fl_json_int(fl_json_get(m, "tokens"), 0);
+        const int64_t rows = fl_json_int(fl_json_get(m, "rows"), 0);
+        const int64_t most = INT32_MAX;
+        if (passes <= 0 || rows < passes || rows > most || tokens <= 0 || tokens > most) continue;
+        out->rows = (int)(rows / passes);
+        out->tokens_milli = tokens * 1000 / passes;
+        return true;
+    }
+    return false;
+}

@@ -1,6 +1,7 @@
 #ifndef FL_DECODE_RATES_H
 #define FL_DECODE_RATES_H
 
+#include "offload/predict.h"
 #include "runtime/decode/choose.h"
 #include "runtime/model/engine.h"
 #include "runtime/model/facts.h"
@@ -22,5 +23,10 @@ fl_mode_facts fl_rates_read(const fl_facts *f, const char *key);
 /* Takes `entry` (also on failure) in place of the one under `key`; others stay. Fails as
  * fl_facts_put does. */
 FL_CHECKED fl_status fl_rates_store(fl_facts *f, const char *key, fl_json *entry, fl_err *err);
+
+/* How a mode's passes look, as calibrate counted them for these or other options (what a pass
+ * brings depends on the model, not on the budget): "modes": {"spec": {"tokens", "passes", "rows",
+ * ...}}. False: not counted, and *out is as it was; else its rows and tokens are set. */
+bool fl_rates_pass(const fl_facts *f, fl_gen_mode mode, fl_predict_pass *out);
 
 #endif

@@ -128,6 +128,7 @@ static fl_status make_plan(fl_engine *e, fl_err *err)
     FL_TRY(fl_state_fit_copies(state.gdn, e->params.state_budget, e->params.n_ctx, &in.copy_bytes,
                                &n_copies, err));
     in.n_copies = (uint64_t)n_copies;
+    e->plan_input = in;
     return fl_plan_make(&in, &e->plan, err);
 }
 

@@ -45,6 +45,7 @@ typedef struct fl_engine {
     fl_device *dev;
     fl_io *io;
     fl_plan plan;
+    fl_plan_input plan_input; /* what it was made of, for plans of other budgets */
     fl_experts experts;
     fl_store *store;
     fl_weights weights;

@@ -82,9 +82,11 @@ static fl_status answer(measurement *m, int request, fl_gen_mode mode, fl_gen_re
     return fl_generate(m->g, &c, m->prompt[request], (int64_t)m->n_prompt[request], r, err);
 }
 
-static void count(fl_measured_mode *t, const fl_gen_result *r)
+static void count(fl_measured_mode *t, const fl_gen_result *r, int64_t block)
 {
     t->tokens += r->n_generated;
+    t->rows += r->clean_passes + (r->denoise_passes + r->fused_passes) * block + r->held_passes +
+               r->drafted;
     t->steps += r->clean_passes;
     t->block_passes += r->denoise_passes - r->fused_passes;
     t->fused_passes += r->fused_passes;
@@ -101,7 +103,7 @@ static fl_status answer_all(measurement *m, int request, int64_t room, fl_err *e
         fl_gen_result r;
         if (mode == FL_GEN_BLOCK && !m->c->block) continue;
         FL_TRY(answer(m, request, (fl_gen_mode)mode, &r, err));
-        count(&m->out->mode[mode], &r);
+        count(&m->out->mode[mode], &r, m->e->params.block_size);
         if (mode != FL_GEN_AR) continue;
         keep_text(m, m->prompt[request], (int64_t)m->n_prompt[request], room);
         keep_text(m, r.ids, r.n_generated, room);
@@ -281,6 +283,7 @@ static fl_json *mode_json(const fl_measured_mode *t)
     fl_json *j = fl_json_new_object();
     fl_json_set_int(j, "tokens", t->tokens);
     fl_json_set_int(j, "passes", fl_measured_passes(t));
+    fl_json_set_int(j, "rows", t->rows);
     if (t->blocks > 0) fl_json_set_int(j, "blocks", t->blocks);
     if (t->held_passes > 0) {
         fl_json_set_int(j, "drafts", t->held_passes);

@@ -9,6 +9,7 @@
 
 typedef struct fl_measured_mode {
     int64_t tokens; /* generated; 0: the mode was not measured */
+    int64_t rows;   /* of all passes over the model */
     int64_t steps, block_passes, fused_passes, held_passes;
     int64_t draft_steps; /* of the MTP block; no passes over the model */
     int64_t blocks, drafted, accepted;

@@ -2,9 +2,10 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "runtime/decode/rates.h"
+#include "runtime/decode/outlook.h"
 #include "runtime/model/machine.h"
 #include "runtime/tools/progress.h"
 #include "runtime/tools/shape.h"
@@ -219,8 +220,26 @@ static void show_loading(void *arg, uint64_t done, uint64_t total)
     fl_progress_line(p, line);
 }
 
+/* One line on the plan, and what is expected of it. */
+static fl_status say_plan(const fl_engine *e, fl_err *err)
+{
+    fl_facts *facts = NULL;
+    fl_outlook outlook;
+    char *line = NULL;
+    fl_status st;
+    FL_GO(fl_facts_of(&facts, e->model->src, err));
+    FL_GO(fl_outlook_make(&outlook, e, &e->model->index->clover, facts, err));
+    line = fl_forecast_line(&outlook.forecast, &e->plan);
+    if (line) fprintf(stderr, "%s\n", line);
+out:
+    free(line);
+    fl_facts_close(&facts);
+    return st;
+}
+
 fl_status fl_setup_load(fl_engine *engine, fl_err *err)
 {
+    FL_TRY(say_plan(engine, err));
     fl_progress p;
     fl_progress_start(&p);
     const fl_status st = fl_engine_load(engine, show_loading, &p, err);

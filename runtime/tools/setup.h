@@ -21,8 +21,9 @@ FL_CHECKED fl_status fl_setup_engine_params(const fl_options *o, fl_engine_param
  * failure both are NULL. */
 FL_CHECKED fl_status fl_setup_open(const fl_options *o, fl_model **model, fl_engine **engine,
                                    fl_gen_config *c, fl_err *err);
-/* Reads the weights, with progress on standard error when that takes more than a second; then says
- * there what is slower or other than it could be: a fallback of the I/O, notes on the file. */
+/* Says the plan in a line on standard error and reads the weights, with progress there when that
+ * takes more than a second; then says what is slower or other than it could be: a fallback of the
+ * I/O, notes on the file. */
 FL_CHECKED fl_status fl_setup_load(fl_engine *engine, fl_err *err);
 
 #endif

@@ -86,12 +86,13 @@ static int sh(const char *before, const char *words)
     return WEXITSTATUS(rc);
 }
 
-/* Notes on the file system may stand before the error's line. */
+/* Notes on the file system and the plan may stand before the error's line. */
 static void fails_with_one_line(int code, const char *words, const char *expect)
 {
     const int rc = sh("", words);
     const char *line = errors;
-    while (strncmp(line, "note: ", 6) == 0) line += strcspn(line, "\n") + 1;
+    while (strncmp(line, "note: ", 6) == 0 || strncmp(line, "plan: ", 6) == 0)
+        line += strcspn(line, "\n") + 1;
     const char *end = strchr(line, '\n');
     if (rc != code) fail_msg("%s: exit %d, expected %d: %s", words, rc, code, errors);
     if (!end || end[1] || strncmp(line, "fourleaf: ", 10) != 0)

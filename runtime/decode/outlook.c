@@ -1,0 +1,72 @@
+#include "runtime/decode/outlook.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "runtime/model/machine.h"
+
+/* Public figures, in thousandths of a token: a pass over a block of masks at a confidence of 0.95
+ * (LLaDA2.0-mini, general tasks); a guess and its check, two passes (Clover's published speeds,
+ * inverted through bytes); a check of MTP drafts (untuned conversions of Qwen3.5). */
+enum { BLOCK_MILLI = 2550, GUESS_MILLI = 4500 / 2, MTP_MILLI = 2300, MTP_ROWS = 4 };
+
+fl_predict_kind fl_outlook_kind(fl_gen_mode mode)
+{
+    assert(mode != FL_GEN_AUTO);
+    return mode == FL_GEN_AR      ? FL_PREDICT_AR
+           : mode == FL_GEN_BLOCK ? FL_PREDICT_BLOCK
+                                  : FL_PREDICT_SPEC;
+}
+
+/* Rows 0: no such passes, or nothing is published about them. */
+static fl_predict_pass published(const fl_engine *e, const fl_clover *sw, fl_gen_mode mode)
+{
+    const int block = e->params.block_size;
+    if (mode == FL_GEN_AR) return (fl_predict_pass){.rows = 1, .tokens_milli = 1000};
+    if (mode == FL_GEN_BLOCK && sw->has_blocks)
+        /* Of all passes of a block one commits the block before as well. */
+        return (fl_predict_pass){.rows = block + BLOCK_MILLI / 1000, .tokens_milli = BLOCK_MILLI};
+    if (mode == FL_GEN_SPEC && e->params.held_rows > 1 && sw->has_blocks)
+        return (fl_predict_pass){.rows = block, .tokens_milli = GUESS_MILLI};
+    if (mode == FL_GEN_SPEC && e->params.mtp)
+        return (fl_predict_pass){.rows = MTP_ROWS, .tokens_milli = MTP_MILLI};
+    return (fl_predict_pass){0};
+}
+
+static void describe_passes(fl_forecast *f, const fl_engine *e, const fl_clover *sw,
+                            const fl_facts *facts)
+{
+    const fl_hparams *hp = &e->model->index->hp;
+    for (int m = FL_GEN_AR; m < FL_GEN_MODES; m++) {
+        const fl_predict_kind k = fl_outlook_kind((fl_gen_mode)m);
+        f->in.pass[k] = published(e, sw, (fl_gen_mode)m);
+        if (m == FL_GEN_SPEC && e->params.held_rows < 2) continue;
+        f->counted[k] =
+            m == FL_GEN_AR || (facts && fl_rates_pass(facts, (fl_gen_mode)m, &f->in.pass[k]));
+    }
+    f->in.pass[FL_PREDICT_PREFILL] =
+        (fl_predict_pass){.rows = (int)e->params.chunk, .tokens_milli = e->params.chunk * 1000};
+    f->counted[FL_PREDICT_PREFILL] = true;
+    for (int k = 0; k < FL_PREDICT_KINDS; k++)
+        if (f->in.pass[k].rows)
+            f->in.pass[k].distinct_milli =
+                fl_predict_distinct(hp->n_expert, hp->top_k, f->in.pass[k].rows);
+}
+
+fl_status fl_outlook_make(fl_outlook *out, const fl_engine *e, const fl_clover *sw,
+                          const fl_facts *facts, fl_err *err)
+{
+    char machine[FL_MACHINE_TEXT], setup[FL_MACHINE_SETUP];
+    *out = (fl_outlook){0};
+    fl_forecast *f = &out->forecast;
+    fl_machine_describe(machine, NULL, fl_source_paths(e->model->src)[0]);
+    fl_machine_setup(setup, e);
+    if (!facts || !fl_machine_rates(facts, machine, setup, &out->rates)) out->rates = (fl_rates){0};
+    f->in.rates = &out->rates;
+    f->in.heat = e->plan_input.heat;
+    f->in.shared_pool = strcmp(fl_device_kind(e->dev), "host") == 0;
+    f->in.lane = FL_LANE_DEVICE; /* what is not resident is copied */
+    f->in.ahead_permille = 1000;
+    describe_passes(f, e, sw, facts);
+    return fl_forecast_make(f, &e->plan, &e->plan_input, err);
+}

@@ -1,0 +1,100 @@
+/* What is stored about a model and machine reaches the prediction; without it public figures do. */
+#include <stdlib.h>
+
+#include "runtime/decode/outlook.h"
+#include "runtime/model/machine.h"
+#include "tests/support/files.h"
+#include "tests/support/test.h"
+
+static int setup(void **state)
+{
+    fl_files_setup_model(state);
+    setenv("XDG_CACHE_HOME", fl_files.dir, 1);
+    return 0;
+}
+
+typedef struct opened {
+    fl_model *model;
+    fl_engine *engine;
+    fl_facts *facts;
+} opened;
+
+static opened open_all(void)
+{
+    fl_engine_params p = fl_engine_defaults();
+    opened o = {0};
+    fl_err err = {0};
+    p.threads = 1;
+    p.held_rows = 8;
+    ASSERT_OK(fl_model_open(&o.model, fl_files.gguf, &err));
+    ASSERT_OK(fl_engine_open(&o.engine, o.model, &p, &err));
+    ASSERT_OK(fl_facts_of(&o.facts, o.model->src, &err));
+    return o;
+}
+
+static void close_all(opened *o)
+{
+    fl_facts_close(&o->facts);
+    fl_engine_close(&o->engine);
+    fl_model_close(&o->model);
+}
+
+static void nothing_stored(void **state)
+{
+    (void)state;
+    opened o = open_all();
+    fl_outlook k;
+    fl_err err = {0};
+    ASSERT_OK(fl_outlook_make(&k, o.engine, &o.model->index->clover, o.facts, &err));
+    const fl_forecast *f = &k.forecast;
+    assert_true(f->counted[FL_PREDICT_AR] && f->counted[FL_PREDICT_PREFILL]);
+    assert_false(f->counted[FL_PREDICT_BLOCK] || f->counted[FL_PREDICT_SPEC]);
+    assert_int_equal(f->in.pass[FL_PREDICT_AR].tokens_milli, 1000);
+    assert_int_equal(f->in.pass[FL_PREDICT_BLOCK].tokens_milli, 2550);
+    assert_int_equal(f->in.pass[FL_PREDICT_SPEC].tokens_milli, 2250);
+    assert_int_equal(f->in.pass[FL_PREDICT_PREFILL].rows, o.engine->params.chunk);
+    assert_int_equal(f->now.lacks, FL_LACKS_COMPUTE); /* all is resident: nothing moves */
+    assert_int_equal(f->now.kind[FL_PREDICT_AR].pass_ns, 0);
+    assert_int_equal(f->n_vram + f->n_ram, 0);
+    close_all(&o);
+}
+
+static void what_calibration_stored_is_taken(void **state)
+{
+    (void)state;
+    opened o = open_all();
+    char machine[FL_MACHINE_TEXT], setup_text[FL_MACHINE_SETUP];
+    fl_outlook k;
+    fl_err err = {0};
+    const fl_rates r = {
+        .n_rows = 1, .rows = {1}, .cpu_expert_ns = {1000}, .dense_pass_ns = {50000}};
+    fl_machine_describe(machine, NULL, fl_files.gguf);
+    fl_machine_setup(setup_text, o.engine);
+    fl_json *measured = fl_json_new_object();
+    fl_json_set(measured, "rates", fl_rates_to_json(&r));
+    ASSERT_OK(fl_machine_store(o.facts, machine, setup_text, fl_json_new_object(), measured, &err));
+    const char *text = "{\"modes\":{\"spec\":{\"tokens\":300,\"passes\":100,\"rows\":900}}}";
+    fl_json *entry = NULL;
+    ASSERT_OK(fl_json_parse(text, strlen(text), "test", &entry, &err));
+    ASSERT_OK(fl_rates_store(o.facts, "of another budget", entry, &err));
+    ASSERT_OK(fl_outlook_make(&k, o.engine, &o.model->index->clover, o.facts, &err));
+    const fl_forecast *f = &k.forecast;
+    assert_true(f->counted[FL_PREDICT_SPEC] && !f->counted[FL_PREDICT_BLOCK]);
+    assert_int_equal(f->in.pass[FL_PREDICT_SPEC].rows, 9);
+    assert_int_equal(f->in.pass[FL_PREDICT_SPEC].tokens_milli, 3000);
+    assert_int_equal(f->now.lacks, 0);
+    const fl_hparams *hp = &o.model->index->hp;
+    const uint64_t uses = (uint64_t)(hp->n_layer * hp->top_k);
+    assert_in_range(f->now.kind[FL_PREDICT_AR].pass_ns, 50000 + uses * 1000 - 5,
+                    50000 + uses * 1000);
+    close_all(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_stored),
+        cmocka_unit_test(what_calibration_stored_is_taken),
+    };
+    return cmocka_run_group_tests(tests, setup, fl_files_teardown);
+}
