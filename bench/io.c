@@ -1,6 +1,6 @@
 /* Reads of expert-sized extents by each backend, side by side in one run. One JSON line a sample
  * on standard output, a summary on standard error.
- *   bench/io [FILE [EXTENT_BYTES [READS [DEPTH [ROUNDS]]]]]
+ *   bench/io [FILE [EXTENT_BYTES [READS [DEPTH [ROUNDS [BACKEND]]]]]]
  * Without FILE it writes one of 512 MiB under $TMPDIR or /tmp and removes it. The extents of a
  * round never overlap and the page cache is dropped before each sample, so that what is measured
  * is the drive. */
@@ -16,8 +16,9 @@
 #include <unistd.h>
 
 #include "offload/io.h"
+#include "runtime/base/pages.h"
 
-enum { MAX_ROUNDS = 64, N_BACKENDS = 3 };
+enum { MAX_ROUNDS = 64, N_BACKENDS = 3, LARGE_PAGE = 2 << 20 };
 static const char *const backends[N_BACKENDS] = {"uring", "pread", "buffered"};
 static const uint64_t OWN_FILE_BYTES = UINT64_C(512) << 20;
 
@@ -170,9 +171,11 @@ int main(int argc, char **argv)
                .reads = argc > 3 ? atoi(argv[3]) : 600,
                .depth = argc > 4 ? atoi(argv[4]) : 32,
                .rounds = argc > 5 ? atoi(argv[5]) : 5};
+    const char *only = argc > 6 ? argv[6] : NULL;
     if (s.extent_bytes < 32 || s.reads < 1 || s.depth < 1 || s.depth > 1024 || s.rounds < 1 ||
         s.rounds > MAX_ROUNDS)
-        die("arguments", "FILE EXTENT_BYTES READS DEPTH ROUNDS (at most 1024 deep, 64 rounds)");
+        die("arguments",
+            "FILE EXTENT_BYTES READS DEPTH ROUNDS BACKEND (at most 1024 deep, 64 rounds)");
     char *own = s.path ? NULL : write_own_file();
     if (own) s.path = own;
     struct stat st;
@@ -180,21 +183,25 @@ int main(int argc, char **argv)
     s.file_bytes = (uint64_t)st.st_size;
     choose_extents(&s);
     const uint64_t stride = (s.extent_bytes + 3 * 4096) & ~UINT64_C(4095);
-    uint8_t *memory = aligned_alloc(4096, (size_t)s.depth * stride);
+    /* Whole large pages, as the store's stages are. */
+    const size_t room = ((size_t)s.depth * stride + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
+    uint8_t *memory = fl_pages_take(room);
     if (!memory) die("buffers", strerror(errno));
-    memset(memory, 0, (size_t)s.depth * stride);
+    memset(memory, 0, room);
     double gb_s[N_BACKENDS][MAX_ROUNDS];
     for (int r = 0; r < s.rounds; r++)
         for (int b = 0; b < N_BACKENDS; b++)
-            gb_s[b][r] = sample(&s, backends[b], r, memory, stride);
+            if (!only || strcmp(only, backends[b]) == 0)
+                gb_s[b][r] = sample(&s, backends[b], r, memory, stride);
     for (int b = 0; b < N_BACKENDS; b++) {
+        if (only && strcmp(only, backends[b]) != 0) continue;
         qsort(gb_s[b], (size_t)s.rounds, sizeof(double), compare);
         fprintf(stderr, "%-10s median %.2f GB/s, %.2f to %.2f\n", backends[b],
                 gb_s[b][s.rounds / 2], gb_s[b][0], gb_s[b][s.rounds - 1]);
     }
     if (own) unlink(own);
     free(own);
-    free(memory);
+    fl_pages_give(memory, room);
     free(s.extents);
     return 0;
 }

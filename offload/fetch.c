@@ -4,7 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+
+#include "runtime/base/pages.h"
 
 enum { PAGE = 4096, TAG_PARTS = 4 };
 
@@ -45,18 +46,15 @@ fl_status fl_fetch_create(fl_fetch **out, fl_device *dev, fl_io *io, int n_stage
     const uint64_t bytes = (uint64_t)n_stages * stage_bytes;
     fl_fetch *f = calloc(1, sizeof *f);
     stage *s = calloc((size_t)n_stages, sizeof *s);
-    void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!f || !s || m == MAP_FAILED) {
+    void *m = fl_pages_take(bytes);
+    if (!f || !s || !m) {
         const int sys = errno;
-        if (m != MAP_FAILED) munmap(m, bytes);
+        fl_pages_give(m, bytes);
         free(s);
         free(f);
         return FL_FAIL(err, FL_E_NOMEM, sys, "host memory: staging buffers: %llu bytes refused: %s",
                        (unsigned long long)bytes, strerror(sys));
     }
-    /* A direct read names its memory to the drive piece by piece: with large pages there are few.
-     */
-    (void)madvise(m, bytes, MADV_HUGEPAGE);
     for (int i = 0; i < n_stages; i++) s[i].buf = (uint8_t *)m + (uint64_t)i * stage_bytes;
     *f = (fl_fetch){.dev = dev,
                     .io = io,
@@ -82,7 +80,7 @@ void fl_fetch_destroy(fl_fetch **fp)
         return;
     }
     fl_io_unregister(f->io);
-    munmap(f->memory, (uint64_t)f->n_stages * f->stage_bytes);
+    fl_pages_give(f->memory, (uint64_t)f->n_stages * f->stage_bytes);
     free(f->stage);
     free(f);
     *fp = NULL;

@@ -9,6 +9,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/file.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/samples.h"
 
 enum { PAGE = 4096, MAX_DEPTH = 1 << (FL_READ_DEPTHS - 1) };
@@ -176,12 +177,12 @@ fl_status fl_reads_measure(const fl_read_job *job, fl_read_rates *out, fl_err *e
     for (int i = 0; i < job->n_extents; i++)
         if (job->extent[i].bytes > largest) largest = job->extent[i].bytes;
     r.stride = (largest + 3 * PAGE) / PAGE * PAGE;
-    r.memory = aligned_alloc(PAGE, MAX_DEPTH * r.stride);
+    r.memory = fl_pages_take(MAX_DEPTH * r.stride);
     if (!r.memory) return FL_FAIL(err, FL_E_NOMEM, 0, "measuring reads: out of memory");
     memset(r.memory, 0, MAX_DEPTH * r.stride);
     for (int i = 0; i < FL_READ_DEPTHS; i++) FL_GO(sample_depth(&r, i, err));
     fl_reads_choose(out);
 out:
-    free(r.memory);
+    fl_pages_give(r.memory, MAX_DEPTH * r.stride);
     return st;
 }

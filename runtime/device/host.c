@@ -6,12 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/memory.h"
+#include "runtime/base/pages.h"
 #include "runtime/device/device.h"
 
 enum { RING = 256, ALIGN = 4096 };
@@ -146,16 +146,8 @@ static void pages_give(uint8_t *p, uint64_t bytes)
     free(p);
 }
 #else
-static uint8_t *pages_take(uint64_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) return NULL;
-    /* Weights are read once per pass: with small pages the processor looks up a page every 4 KiB.
-     * Where the kernel does not have large ones it says so, and nothing but time is lost. */
-    (void)madvise(p, bytes, MADV_HUGEPAGE);
-    return p;
-}
-static void pages_give(uint8_t *p, uint64_t bytes) { munmap(p, bytes); }
+static uint8_t *pages_take(uint64_t bytes) { return fl_pages_take(bytes); }
+static void pages_give(uint8_t *p, uint64_t bytes) { fl_pages_give(p, bytes); }
 #endif
 
 static void drain(fl_device *dev)

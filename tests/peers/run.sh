@@ -9,7 +9,7 @@
 #        without a step: all of these. Ends with "N passed, N failed".
 #        Only when asked for, since they need 45, 8 and 5 GB of disk for a synthetic model, which is
 #        removed again: rate (weights per second and memory of quantize beside llama.cpp's), memory
-#        (importance under a cap) and speed (tokens per second beside llama.cpp's, which takes tools
+#        (importance under a cap), reads (beside fio's, which must be installed) and speed (tokens per second beside llama.cpp's, which takes tools
 #        and tools_avx2; raw samples in build/peers/speed.jsonl; half an hour without other work).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -128,6 +128,18 @@ speed() {
     "$venv/bin/python" tests/peers/compare_speed.py "$model" build/release/bench/model \
         "$work/speed.jsonl" native="$tools_bin" avx2="$llama_build/bin" || failed=1
     [ -n "${SPEED_MODEL:-}" ] || rm -f "$model"
+    return $failed
+}
+
+# READS_FILE: a model of several GB on the drive to be measured.
+reads() {
+    command -v fio >/dev/null || { echo "fio is missing: apt-get install fio"; return 1; }
+    local model=${READS_FILE:-$work/reads.gguf} failed=0
+    make build/release/bench/synth build/release/bench/io || return 1
+    [ -e "$model" ] || build/release/bench/synth "$model" || return 1
+    "$venv/bin/python" tests/peers/compare_reads.py "$model" build/release/bench/io \
+        "$work/reads.jsonl" || failed=1
+    [ -n "${READS_FILE:-}" ] || rm -f "$model"
     return $failed
 }
 
