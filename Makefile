@@ -47,7 +47,7 @@ ALL_CFLAGS = $(CFLAGS_BASE) $(CFLAGS_$(VARIANT)) $(CFLAGS)
 FOLDERS := $(if $(SMALL),runtime/base runtime/device,runtime/* runtime/*/*) quant offload kernels kernels/*
 # JSON and hashing come from libraries.
 LEFT_OUT := runtime/main.c $(if $(SMALL),runtime/base/json.c runtime/base/hash.c offload/plan_text.c \
-    offload/rates.c offload/forecast.c offload/trace.c)
+    offload/rates.c offload/forecast.c offload/trace.c offload/profile.c)
 SRC   := $(filter-out $(LEFT_OUT),$(wildcard $(FOLDERS:%=%/*.c)))
 CU    := $(if $(filter 1,$(CUDA)),$(wildcard runtime/device/*/*.cu kernels/*/*.cu))
 OBJ   := $(SRC:%.c=$(B)/%.o) $(CU:%=$(B)/%.o)
