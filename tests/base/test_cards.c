@@ -3,29 +3,13 @@
 
 #include "tests/support/fake_root.h"
 #include "tests/support/test.h"
-#include "tests/support/tmp.h"
 
-static char *root;
 static fl_cards c;
-
-static int setup(void **state)
-{
-    (void)state;
-    root = fl_tmp_make();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fl_tmp_remove(root);
-    return 0;
-}
 
 static void put_card(const char *address, const char *vendor)
 {
     const fl_fake_pci d = {.address = address, .class = "0x030000", .vendor = vendor, .node = -1};
-    fl_fake_pci_put(root, &d);
+    fl_fake_pci_put(&d);
 }
 
 static void cards_with_names_and_a_screen(void **state)
@@ -33,15 +17,12 @@ static void cards_with_names_and_a_screen(void **state)
     (void)state;
     put_card("0000:01:00.0", "0x10de");
     put_card("0000:0b:00.0", "0x1002");
-    fl_fake_put(root, "/proc/driver/nvidia/gpus/0000:01:00.0/information",
+    fl_fake_put("/proc/driver/nvidia/gpus/0000:01:00.0/information",
                 "Model: \t\t NVIDIA GeForce RTX 5070 Ti\nIRQ:   \t\t 145\n");
-    fl_fake_put(root, "/sys/bus/pci/devices/0000:01:00.0/drm/card0/card0-DP-1/status",
-                "disconnected\n");
-    fl_fake_put(root, "/sys/bus/pci/devices/0000:0b:00.0/drm/card1/card1-DP-1/status",
-                "disconnected\n");
-    fl_fake_put(root, "/sys/bus/pci/devices/0000:0b:00.0/drm/card1/card1-HDMI-A-1/status",
-                "connected\n");
-    fl_cards_list(&c, root);
+    fl_fake_put("/sys/bus/pci/devices/0000:01:00.0/drm/card0/card0-DP-1/status", "disconnected\n");
+    fl_fake_put("/sys/bus/pci/devices/0000:0b:00.0/drm/card1/card1-DP-1/status", "disconnected\n");
+    fl_fake_put("/sys/bus/pci/devices/0000:0b:00.0/drm/card1/card1-HDMI-A-1/status", "connected\n");
+    fl_cards_list(&c, fl_fake.root);
     assert_int_equal(c.n, 2);
     assert_string_equal(c.driver, "");
     assert_string_equal(c.card[0].name, "NVIDIA GeForce RTX 5070 Ti");
@@ -57,8 +38,8 @@ static void versions_of_both_modules(void **state)
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.10  Thu Jan 23 04:50:20 UTC 2025\n",
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build  (x)\n"};
     for (int i = 0; i < 2; i++) {
-        fl_fake_put(root, "/proc/driver/nvidia/version", line[i]);
-        fl_cards_list(&c, root);
+        fl_fake_put("/proc/driver/nvidia/version", line[i]);
+        fl_cards_list(&c, fl_fake.root);
         assert_string_equal(c.driver, "570.86.10");
         assert_int_equal(c.n, 0);
     }
@@ -67,8 +48,8 @@ static void versions_of_both_modules(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(cards_with_names_and_a_screen, setup, teardown),
-        cmocka_unit_test_setup_teardown(versions_of_both_modules, setup, teardown),
+        FL_FAKE_TEST(cards_with_names_and_a_screen),
+        FL_FAKE_TEST(versions_of_both_modules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

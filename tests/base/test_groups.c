@@ -3,41 +3,22 @@
 
 #include "tests/support/fake_root.h"
 #include "tests/support/test.h"
-#include "tests/support/tmp.h"
-
-static char *root;
-
-static int setup(void **state)
-{
-    (void)state;
-    root = fl_tmp_make();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fl_tmp_remove(root);
-    return 0;
-}
-
-static void put(const char *path, const char *text) { fl_fake_put(root, path, text); }
 
 static void put_limit(const char *file, const char *text)
 {
     char path[256];
     snprintf(path, sizeof path, "/sys/fs/cgroup/%s", file);
-    put(path, text);
+    fl_fake_put(path, text);
 }
 
-static void put_groups(const char *text) { put("/proc/self/cgroup", text); }
+static void put_groups(const char *text) { fl_fake_put("/proc/self/cgroup", text); }
 
-#define leaves_cpus(n) assert_int_equal(fl_groups_cpus(root), n)
+#define leaves_cpus(n) assert_int_equal(fl_groups_cpus(fl_fake.root), n)
 
 static void leaves_memory(uint64_t limit, uint64_t left)
 {
     uint64_t got_limit = 0, got_left = 0;
-    assert_int_equal(fl_groups_memory(root, &got_limit, &got_left), limit > 0);
+    assert_int_equal(fl_groups_memory(fl_fake.root, &got_limit, &got_left), limit > 0);
     assert_int_equal(got_limit, limit);
     assert_int_equal(got_left, left);
 }
@@ -129,11 +110,11 @@ static void memory_of_version_1(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_smallest_quota_of_all_groups_counts, setup, teardown),
-        cmocka_unit_test_setup_teardown(nonsense_is_no_limit, setup, teardown),
-        cmocka_unit_test_setup_teardown(quotas_of_version_1, setup, teardown),
-        cmocka_unit_test_setup_teardown(memory_of_version_2, setup, teardown),
-        cmocka_unit_test_setup_teardown(memory_of_version_1, setup, teardown),
+        FL_FAKE_TEST(the_smallest_quota_of_all_groups_counts),
+        FL_FAKE_TEST(nonsense_is_no_limit),
+        FL_FAKE_TEST(quotas_of_version_1),
+        FL_FAKE_TEST(memory_of_version_2),
+        FL_FAKE_TEST(memory_of_version_1),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

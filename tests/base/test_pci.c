@@ -3,23 +3,6 @@
 
 #include "tests/support/fake_root.h"
 #include "tests/support/test.h"
-#include "tests/support/tmp.h"
-
-static char *root;
-
-static int setup(void **state)
-{
-    (void)state;
-    root = fl_tmp_make();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fl_tmp_remove(root);
-    return 0;
-}
 
 static void link_is(fl_link l, int mt_s, int lanes)
 {
@@ -39,8 +22,8 @@ static void a_card_below_a_port(void **state)
                                      .device = {"16.0 GT/s PCIe", "16"},
                                      .slot = {"8.0 GT/s PCIe", "16"}};
     fl_pci p;
-    fl_fake_pci_put(root, &card);
-    assert_true(fl_pci_read(root, "0000:01:00.0", &p));
+    fl_fake_pci_put(&card);
+    assert_true(fl_pci_read(fl_fake.root, "0000:01:00.0", &p));
     assert_string_equal(p.address, "0000:01:00.0");
     assert_int_equal(p.class, 0x030000);
     assert_int_equal(p.vendor, FL_PCI_NVIDIA);
@@ -62,14 +45,14 @@ static void what_is_not_said_is_unknown(void **state)
                                      .now = {"Unknown", "63"},
                                      .slot = {"8.0 GT/s PCIe", "16"}};
     fl_pci p;
-    fl_fake_pci_put(root, &card);
-    assert_true(fl_pci_read(root, "0000:02:00.0", &p));
+    fl_fake_pci_put(&card);
+    assert_true(fl_pci_read(fl_fake.root, "0000:02:00.0", &p));
     assert_string_equal(p.driver, "");
     assert_int_equal(p.node, -1);
     link_is(p.now, 0, 0);
     link_is(p.device, 0, 0);
     link_is(fl_link_least(p.device, p.slot), 0, 0);
-    assert_false(fl_pci_read(root, "0000:03:00.0", &p));
+    assert_false(fl_pci_read(fl_fake.root, "0000:03:00.0", &p));
 }
 
 static void a_list_has_one_class_in_order(void **state)
@@ -79,18 +62,18 @@ static void a_list_has_one_class_in_order(void **state)
                                           "0000:03:00.0"};
     static const char *const class[] = {"0x030000", "0x030200", "0x010802", "0x038000"};
     fl_pci p[8];
-    assert_int_equal(fl_pci_list(root, FL_PCI_DISPLAY, p, 8), 0);
+    assert_int_equal(fl_pci_list(fl_fake.root, FL_PCI_DISPLAY, p, 8), 0);
     for (int i = 0; i < 4; i++) {
         const fl_fake_pci d = {
             .address = address[i], .class = class[i], .vendor = "0x1", .node = -1};
-        fl_fake_pci_put(root, &d);
+        fl_fake_pci_put(&d);
     }
-    assert_int_equal(fl_pci_list(root, FL_PCI_DISPLAY, p, 8), 3);
+    assert_int_equal(fl_pci_list(fl_fake.root, FL_PCI_DISPLAY, p, 8), 3);
     assert_string_equal(p[0].address, "0000:01:00.0");
     assert_string_equal(p[1].address, "0000:03:00.0");
     assert_string_equal(p[2].address, "0000:0a:00.0");
-    assert_int_equal(fl_pci_list(root, FL_PCI_STORAGE, p, 8), 1);
-    assert_int_equal(fl_pci_list(root, FL_PCI_DISPLAY, p, 2), 2);
+    assert_int_equal(fl_pci_list(fl_fake.root, FL_PCI_STORAGE, p, 8), 1);
+    assert_int_equal(fl_pci_list(fl_fake.root, FL_PCI_DISPLAY, p, 2), 2);
 }
 
 static void rates_and_names_of_links(void **state)
@@ -114,9 +97,9 @@ static void rates_and_names_of_links(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_card_below_a_port, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_is_not_said_is_unknown, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_list_has_one_class_in_order, setup, teardown),
+        FL_FAKE_TEST(a_card_below_a_port),
+        FL_FAKE_TEST(what_is_not_said_is_unknown),
+        FL_FAKE_TEST(a_list_has_one_class_in_order),
         cmocka_unit_test(rates_and_names_of_links),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

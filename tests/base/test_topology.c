@@ -6,7 +6,6 @@
 #include "tests/support/fake_root.h"
 #include "tests/support/machine_xml.h"
 #include "tests/support/test.h"
-#include "tests/support/tmp.h"
 
 static void read_two_nodes(fl_topology *t, const char *root)
 {
@@ -46,14 +45,12 @@ static void free_memory_is_what_each_node_says(void **state)
 {
     (void)state;
     fl_topology t;
-    char *root = fl_tmp_make();
-    fl_fake_put(root, "/sys/devices/system/node/node1/meminfo",
+    fl_fake_put("/sys/devices/system/node/node1/meminfo",
                 "Node 1 MemTotal:       16777216 kB\nNode 1 MemFree:         1048576 kB\n"
                 "Node 1 Inactive(anon):   123456 kB\nNode 1 Inactive(file):   524288 kB\n");
-    read_two_nodes(&t, root);
+    read_two_nodes(&t, fl_fake.root);
     assert_int_equal(t.node[0].free_bytes, 0);
     assert_int_equal(t.node[1].free_bytes, UINT64_C(1536) << 20);
-    fl_tmp_remove(root);
 }
 
 /* hwloc's own variables stand for a machine, as they do for its tools. */
@@ -61,9 +58,9 @@ static void a_machine_from_the_environment(void **state)
 {
     (void)state;
     fl_topology t;
-    setenv("HWLOC_SYNTHETIC", "numa:2 core:3 pu:2", 1);
+    fl_machine_set_words("numa:2 core:3 pu:2");
     fl_topology_read(&t, NULL, NULL);
-    unsetenv("HWLOC_SYNTHETIC");
+    fl_machine_reset();
     assert_int_equal(t.n_nodes, 2);
     assert_int_equal(t.n_cores, 6);
     assert_int_equal(t.n_kinds, 1);
@@ -85,7 +82,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_nodes_with_cores_of_two_kinds),
-        cmocka_unit_test(free_memory_is_what_each_node_says),
+        FL_FAKE_TEST(free_memory_is_what_each_node_says),
         cmocka_unit_test(a_machine_from_the_environment),
         cmocka_unit_test(what_is_no_machine_has_no_cores),
     };

@@ -235,21 +235,12 @@ static fl_rates stored_rates(const char *machine, const char *key, bool there)
     return r;
 }
 
-static void set_machine(char *xml, const char *name)
-{
-    char *path = fl_tmp_path(fl_files.dir, name);
-    fl_tmp_write(path, xml, strlen(xml));
-    setenv("HWLOC_XMLFILE", path, 1);
-    free(path);
-    free(xml);
-}
-
 /* Two nodes with cores of two kinds, then another machine: what is stored holds for one of them. */
 static void test_rates_are_those_of_the_machine_at_hand(void **state)
 {
     (void)state;
     char machine[FL_MACHINE_TEXT], other[FL_MACHINE_TEXT];
-    set_machine(fl_machine_two_nodes_xml(), "machine.xml");
+    fl_machine_set(fl_machine_two_nodes_xml());
     fl_json *j = json(fl_tool_calibrate, words("calibrate", "--json --ctx 300 --threads 2"));
     const fl_json *m = fl_json_get(j, "machine");
     fl_machine_describe(machine, NULL, fl_files.gguf);
@@ -260,11 +251,11 @@ static void test_rates_are_those_of_the_machine_at_hand(void **state)
     const fl_rates rates = stored_rates(machine, str(m, "setup"), true);
     check_rates(&rates, 300);
 
-    set_machine(fl_machine_small_xml(true), "other.xml");
+    fl_machine_set(fl_machine_small_xml(true));
     fl_machine_describe(other, NULL, fl_files.gguf);
     assert_non_null(strstr(other, "4 cores, 1 nodes"));
     stored_rates(other, str(m, "setup"), false);
-    unsetenv("HWLOC_XMLFILE");
+    fl_machine_reset();
     fl_json_free(&j);
 }
 

@@ -10,7 +10,6 @@
 #include "tests/support/machine_xml.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
-#include "tests/support/tmp.h"
 
 static fl_err err;
 
@@ -25,17 +24,8 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    unsetenv("HWLOC_XMLFILE");
+    fl_machine_reset();
     return fl_files_teardown(state);
-}
-
-static void set_two_nodes(void)
-{
-    char *path = fl_tmp_path(fl_files.dir, "machine.xml"), *xml = fl_machine_two_nodes_xml();
-    fl_tmp_write(path, xml, strlen(xml));
-    setenv("HWLOC_XMLFILE", path, 1);
-    free(path);
-    free(xml);
 }
 
 static const char *words(const char *rest)
@@ -71,7 +61,7 @@ static int64_t number(const fl_json *j, const char *a, const char *b)
 static void test_two_nodes_with_hybrid_cores(void **state)
 {
     (void)state;
-    set_two_nodes();
+    fl_machine_set(fl_machine_two_nodes_xml());
     fl_json *j = json("doctor --json");
     const fl_json *kinds = fl_json_get(fl_json_get(j, "cpu"), "cores_by_kind");
     const fl_json *nodes = fl_json_get(fl_json_get(j, "memory"), "nodes");
@@ -146,7 +136,7 @@ static void test_what_calibrate_stored_is_shown(void **state)
     assert_non_null(strstr(text, "link 12.34 GB/s"));
     assert_null(strstr(text, "[not-calibrated]"));
     free(text);
-    set_two_nodes(); /* another machine */
+    fl_machine_set(fl_machine_two_nodes_xml()); /* another machine */
     text = fl_command_output(fl_tool_doctor, words(""));
     assert_non_null(strstr(text, "[not-calibrated]"));
     free(text);

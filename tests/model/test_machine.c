@@ -7,7 +7,6 @@
 #include "tests/support/files.h"
 #include "tests/support/machine_xml.h"
 #include "tests/support/test.h"
-#include "tests/support/tmp.h"
 
 enum { ID = 0x77 };
 static fl_err err;
@@ -107,29 +106,23 @@ static void the_line_names_what_speeds_depend_on(void **state)
         {"/sys/fs/cgroup/cpu.max", "400000 100000\n", "4 processors for the group"},
         {"/proc/self/mountinfo", "20 1 0:9 / / rw - xfs /dev/none rw\n", "xfs on no drive"},
     };
-    char *root = fl_tmp_path(fl_files.dir, "root"), *xml = fl_machine_two_nodes_xml();
-    char *machine = fl_tmp_path(fl_files.dir, "machine.xml");
     char before[FL_MACHINE_TEXT], after[FL_MACHINE_TEXT];
-    fl_tmp_write(machine, xml, strlen(xml));
-    setenv("HWLOC_XMLFILE", machine, 1);
-    fl_fake_put(root, "/proc/self/cgroup", "0::/\n");
-    fl_fake_put(root, "/sys/fs/cgroup/memory.current", "1000\n");
-    fl_machine_describe(before, root, fl_files.dir);
+    fl_machine_set(fl_machine_two_nodes_xml());
+    fl_fake_put("/proc/self/cgroup", "0::/\n");
+    fl_fake_put("/sys/fs/cgroup/memory.current", "1000\n");
+    fl_machine_describe(before, fl_fake.root, fl_fake.file);
     for (size_t i = 0; i < sizeof change / sizeof *change; i++) {
-        fl_fake_put(root, change[i].path, change[i].text);
-        fl_machine_describe(after, root, fl_files.dir);
+        fl_fake_put(change[i].path, change[i].text);
+        fl_machine_describe(after, fl_fake.root, fl_fake.file);
         assert_string_not_equal(before, after);
         if (!strstr(after, change[i].word)) fail_msg("'%s' is not in: %s", change[i].word, after);
         strcpy(before, after);
     }
-    fl_fake_put(root, "/sys/fs/cgroup/memory.current", "900000\n");
-    fl_fake_put(root, "/proc/loadavg", "5 5 5\n");
-    fl_machine_describe(after, root, fl_files.dir);
+    fl_fake_put("/sys/fs/cgroup/memory.current", "900000\n");
+    fl_fake_put("/proc/loadavg", "5 5 5\n");
+    fl_machine_describe(after, fl_fake.root, fl_fake.file);
     assert_string_equal(before, after);
-    unsetenv("HWLOC_XMLFILE");
-    free(machine);
-    free(xml);
-    free(root);
+    fl_machine_reset();
 }
 
 int main(void)
@@ -138,8 +131,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(another_machine_finds_nothing_and_takes_over, setup,
                                         fl_files_teardown),
         cmocka_unit_test_setup_teardown(damaged_rates_are_none, setup, fl_files_teardown),
-        cmocka_unit_test_setup_teardown(the_line_names_what_speeds_depend_on, setup,
-                                        fl_files_teardown),
+        FL_FAKE_TEST(the_line_names_what_speeds_depend_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "tests/support/test.h"
+#include "tests/support/tmp.h"
 
 typedef struct machine {
     int n_nodes;
@@ -93,4 +94,32 @@ char *fl_machine_two_nodes_xml(void)
     static const int first[] = {0, 2, 4, 5, 6, 7}, n[] = {2, 2, 1, 1, 1, 1};
     const machine m = {2, 16ull << 30, 6, first, n, 8, 0x0f};
     return write_machine(&m, true);
+}
+
+/* hwloc reads the file at each look. */
+static char *dir;
+
+void fl_machine_reset(void)
+{
+    unsetenv("HWLOC_SYNTHETIC");
+    unsetenv("HWLOC_XMLFILE");
+    if (dir) fl_tmp_remove(dir);
+    dir = NULL;
+}
+
+void fl_machine_set(char *xml)
+{
+    fl_machine_reset();
+    dir = fl_tmp_make();
+    char *path = fl_tmp_path(dir, "machine.xml");
+    fl_tmp_write(path, xml, strlen(xml));
+    setenv("HWLOC_XMLFILE", path, 1);
+    free(path);
+    free(xml);
+}
+
+void fl_machine_set_words(const char *synthetic)
+{
+    fl_machine_reset();
+    setenv("HWLOC_SYNTHETIC", synthetic, 1);
 }

@@ -12,4 +12,10 @@ char *fl_machine_small_xml(bool kinds);
  * processors 0 to 7 on node 0, 8 to 15 on node 1. */
 char *fl_machine_two_nodes_xml(void);
 
+/* From now on hwloc sees that machine, in this process, until reset. Takes the text. */
+void fl_machine_set(char *xml);
+/* In hwloc's words: "numa:2 core:4 pu:2". */
+void fl_machine_set_words(const char *synthetic);
+void fl_machine_reset(void);
+
 #endif

@@ -2,23 +2,19 @@
  * where its cause is, with the line that mends it, and is gone when that is mended. */
 #include "runtime/tools/checkup.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 #include "tests/support/fake_root.h"
 #include "tests/support/machine_xml.h"
 #include "tests/support/test.h"
-#include "tests/support/tmp.h"
 
-static char *root, *file;
 static fl_checkup c;
-
-static void put(const char *path, const char *text) { fl_fake_put(root, path, text); }
 
 static void mount_at(const char *type, const char *source)
 {
     char text[512];
     snprintf(text, sizeof text, "20 1 259:2 / / rw - %s %s rw\n", type, source);
-    put("/proc/self/mountinfo", text);
+    fl_fake_put("/proc/self/mountinfo", text);
 }
 
 #define PLACE "/sys/devices/pci0000:00/0000:00:01.0"
@@ -36,13 +32,13 @@ static void put_nvme(const char *lanes, const char *speed)
                            .slot = {"16.0 GT/s PCIe", "4"}};
     static const char folder[] = PLACE "/port-of-0000:02:00.0/0000:02:00.0/nvme/nvme0/nvme0n1";
     char path[256];
-    fl_fake_pci_put(root, &d);
+    fl_fake_pci_put(&d);
     snprintf(path, sizeof path, "%s/queue/rotational", folder);
-    put(path, "0\n");
+    fl_fake_put(path, "0\n");
     snprintf(path, sizeof path, "%s/device/model", folder);
-    put(path, "Fast 9000\n");
+    fl_fake_put(path, "Fast 9000\n");
     mount_at("ext4", "/dev/nvme0n1");
-    fl_fake_link(root, "/sys/dev/block/259:2", folder);
+    fl_fake_link("/sys/dev/block/259:2", folder);
 }
 
 static void put_card(const char *driver, int node, fl_fake_link_text now, fl_fake_link_text slot)
@@ -55,9 +51,9 @@ static void put_card(const char *driver, int node, fl_fake_link_text now, fl_fak
                            .now = now,
                            .device = {"16.0 GT/s PCIe", "16"},
                            .slot = slot};
-    fl_fake_pci_put(root, &d);
-    put("/proc/driver/nvidia/gpus/0000:01:00.0/information",
-        "Model: \t\t NVIDIA GeForce RTX 4080\n");
+    fl_fake_pci_put(&d);
+    fl_fake_put("/proc/driver/nvidia/gpus/0000:01:00.0/information",
+                "Model: \t\t NVIDIA GeForce RTX 4080\n");
 }
 
 static const fl_fake_link_text full = {"16.0 GT/s PCIe", "16"};
@@ -66,34 +62,19 @@ static void put_memlock(const char *soft, const char *hard)
 {
     char text[256];
     snprintf(text, sizeof text, "Max locked memory         %-20s %-20s bytes\n", soft, hard);
-    put("/proc/self/limits", text);
-}
-
-static void set_machine(char *xml)
-{
-    char *path = fl_tmp_path(root, "machine.xml");
-    fl_tmp_write(path, xml, strlen(xml));
-    unsetenv("HWLOC_SYNTHETIC"); /* it would come first */
-    setenv("HWLOC_XMLFILE", path, 1);
-    free(path);
-    free(xml);
+    fl_fake_put("/proc/self/limits", text);
 }
 
 /* A machine with nothing to warn of. */
 static int setup(void **state)
 {
-    (void)state;
-    char *path = NULL;
-    fl_tmp_begin(&root, &path, "model.gguf");
-    fl_tmp_write(path, "x", 1);
-    file = realpath(path, NULL);
-    free(path);
-    setenv("HWLOC_SYNTHETIC", "numa:1(memory=34359738368) core:8 pu:2", 1);
-    put("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Strong 9000\n");
-    put("/proc/meminfo", "MemTotal: 32000000 kB\nMemAvailable: 30000000 kB\n");
-    put("/proc/version", "Linux version 6.12.1 (x@y)\n");
-    put("/proc/sys/kernel/osrelease", "6.12.1-arch1\n");
-    put("/proc/self/cgroup", "0::/\n");
+    if (fl_fake_setup(state) != 0) return 1;
+    fl_machine_set_words("numa:1(memory=34359738368) core:8 pu:2");
+    fl_fake_put("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Strong 9000\n");
+    fl_fake_put("/proc/meminfo", "MemTotal: 32000000 kB\nMemAvailable: 30000000 kB\n");
+    fl_fake_put("/proc/version", "Linux version 6.12.1 (x@y)\n");
+    fl_fake_put("/proc/sys/kernel/osrelease", "6.12.1-arch1\n");
+    fl_fake_put("/proc/self/cgroup", "0::/\n");
     put_memlock("unlimited", "unlimited");
     put_nvme("4", "16.0 GT/s PCIe");
     return 0;
@@ -101,15 +82,13 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
-    unsetenv("HWLOC_SYNTHETIC");
-    unsetenv("HWLOC_XMLFILE");
-    return fl_tmp_end(root, file);
+    fl_machine_reset();
+    return fl_fake_teardown(state);
 }
 
 static void look(void)
 {
-    fl_checkup_look(&c, root, file);
+    fl_checkup_look(&c, fl_fake.root, fl_fake.file);
     strcpy(c.tier, "avx2"); /* of this machine, not of the one written down */
 }
 
@@ -160,9 +139,9 @@ static void a_good_machine_has_no_warnings(void **state)
 static void two_nodes_with_hybrid_cores(void **state)
 {
     (void)state;
-    set_machine(fl_machine_two_nodes_xml());
+    fl_machine_set(fl_machine_two_nodes_xml());
     put_card("nvidia", 1, full, full);
-    put("/sys/devices/system/node/node1/meminfo", "Node 1 MemFree: 2097152 kB\n");
+    fl_fake_put("/sys/devices/system/node/node1/meminfo", "Node 1 MemFree: 2097152 kB\n");
     warns("nodes-apart", "the card is near node 1, the drive near node 0", "one socket");
     assert_int_equal(c.topo.n_nodes, 2);
     assert_int_equal(c.topo.n_kinds, 2);
@@ -172,7 +151,7 @@ static void two_nodes_with_hybrid_cores(void **state)
     check_warning("nodes", "the card is near node 1", "--cpunodebind=1 --preferred=1");
     assert_null(find("few-cores"));
 
-    put("/sys/devices/system/node/node1/meminfo", "Node 1 MemFree: 12582912 kB\n");
+    fl_fake_put("/sys/devices/system/node/node1/meminfo", "Node 1 MemFree: 12582912 kB\n");
     put_card("nvidia", 0, full, full);
     warns("nodes", "near node 0", "--cpunodebind=0");
     assert_null(find("nodes-apart"));
@@ -182,7 +161,7 @@ static void two_nodes_with_hybrid_cores(void **state)
 static void without_a_card_the_drive_names_the_node(void **state)
 {
     (void)state;
-    set_machine(fl_machine_two_nodes_xml());
+    fl_machine_set(fl_machine_two_nodes_xml());
     warns("nodes", "the drive is near node 0", "--cpunodebind=0");
     assert_int_equal(c.n_warnings, 1);
 }
@@ -247,8 +226,8 @@ static void put_block(const char *name)
     char path[256], folder[128];
     snprintf(folder, sizeof folder, "/sys/devices/virtual/block/%s", name);
     snprintf(path, sizeof path, "%s/queue/rotational", folder);
-    put(path, "1\n");
-    fl_fake_link(root, "/sys/dev/block/259:2", folder);
+    fl_fake_put(path, "1\n");
+    fl_fake_link("/sys/dev/block/259:2", folder);
 }
 
 static void rotating_drives(void **state)
@@ -271,7 +250,7 @@ static void file_systems_without_a_drive_of_their_own(void **state)
     look();
     fl_checkup_judge(&c);
     assert_null(find("windows-drive")); /* a virtual machine shares folders so as well */
-    put("/proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2 (x@y)\n");
+    fl_fake_put("/proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2 (x@y)\n");
     warns("windows-drive", "a Windows drive (9p)", "cp MODEL ~/");
 }
 
@@ -291,7 +270,7 @@ static void reads_that_fall_back(void **state)
         fl_checkup_judge(&c);
         check_warning("io", want[i].text, want[i].mend);
     }
-    put("/proc/sys/kernel/io_uring_disabled", "2\n");
+    fl_fake_put("/proc/sys/kernel/io_uring_disabled", "2\n");
     look();
     strcpy(c.io_fallback, want[0].text);
     fl_checkup_judge(&c);
@@ -312,44 +291,44 @@ static void the_lock_limit(void **state)
     c.model_bytes = 8388608; /* a model that fits is none to warn of */
     fl_checkup_judge(&c);
     assert_null(find("memlock"));
-    put("/proc/self/status", "CapEff:\t000001ffffffffff\n");
+    fl_fake_put("/proc/self/status", "CapEff:\t000001ffffffffff\n");
     warns_of_nothing();
 }
 
 static void control_groups(void **state)
 {
     (void)state;
-    put("/sys/fs/cgroup/memory.max", "8589934592\n");
-    put("/sys/fs/cgroup/memory.current", "1000\n");
+    fl_fake_put("/sys/fs/cgroup/memory.max", "8589934592\n");
+    fl_fake_put("/sys/fs/cgroup/memory.current", "1000\n");
     warns("group-memory", "8.00 GiB of the machine's 30.52 GiB", "MemoryMax=");
-    put("/sys/fs/cgroup/cpu.max", "300000 100000\n");
+    fl_fake_put("/sys/fs/cgroup/cpu.max", "300000 100000\n");
     warns("group-cpus", "3 processors' time of 8 cores", "CPUQuota=");
-    put("/sys/fs/cgroup/cpu.max", "800000 100000\n");
-    put("/sys/fs/cgroup/memory.max", "max\n");
+    fl_fake_put("/sys/fs/cgroup/cpu.max", "800000 100000\n");
+    fl_fake_put("/sys/fs/cgroup/memory.max", "max\n");
     warns_of_nothing();
 }
 
 static void windows(void **state)
 {
     (void)state;
-    put("/proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2 (x@y)\n");
+    fl_fake_put("/proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2 (x@y)\n");
     warns("wsl", "gives it 30.52 GiB", "%UserProfile%\\.wslconfig");
 }
 
 static void processors_and_kernels_that_are_too_weak(void **state)
 {
     (void)state;
-    setenv("HWLOC_SYNTHETIC", "core:3 pu:2", 1);
+    fl_machine_set_words("core:3 pu:2");
     warns("few-cores", "only 3 cores", NULL);
-    set_machine(fl_machine_small_xml(true));
+    fl_machine_set(fl_machine_small_xml(true));
     warns("few-cores", "only 2 performance cores", NULL);
     look();
     strcpy(c.tier, "reference");
     fl_checkup_judge(&c);
     check_warning("no-avx2", "AVX2", NULL);
-    put("/proc/sys/kernel/osrelease", "5.10.0-28-amd64\n");
+    fl_fake_put("/proc/sys/kernel/osrelease", "5.10.0-28-amd64\n");
     warns("kernel", "kernel 5.10", "5.12");
-    put("/proc/sys/kernel/osrelease", "5.12.0\n");
+    fl_fake_put("/proc/sys/kernel/osrelease", "5.12.0\n");
     look();
     fl_checkup_judge(&c);
     assert_null(find("kernel"));
