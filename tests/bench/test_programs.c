@@ -115,13 +115,17 @@ static void a_model_is_written_and_measured(void **state)
     if (rc != 0) fail_msg("exit %d: %s", rc, errors);
     assert_non_null(strstr(out, "2 passes of 32 rows: "));
     assert_non_null(strstr(out, "distinct experts a layer"));
-    rc = call("model", "m.gguf --rows 1,3 --context 0,40 --threads 1,2 --samples 2 --cpu reference "
+    /* Short: under the thread sanitizer a pass takes long. */
+    rc = call("model", "m.gguf --rows 3,4 --context 0,40 --threads 1 --samples 2");
+    if (rc != 0) fail_msg("exit %d: %s", rc, errors);
+    assert_int_equal(times(out, "{\"model\":\"m.gguf\",\"pass\":\"clean\""), 4);
+    assert_int_equal(times(out, "\"context\":40,"), 2);
+    rc = call("model", "m.gguf --rows 1 --context 5 --threads 1,2 --samples 1 --cpu reference "
                        "--busy 1");
     if (rc != 0) fail_msg("exit %d: %s", rc, errors);
-    assert_int_equal(times(out, "{\"model\":\"m.gguf\",\"pass\":\"clean\""), 8);
-    assert_int_equal(times(out, "\"rows\":1,\"passes\":32,\"context\":40,"), 2);
-    assert_int_equal(times(out, "\"threads\":2,\"cpu\":\"reference\",\"busy\":1,\"ns\":["), 4);
-    assert_int_equal(times(errors, "tokens/s\n"), 8);
+    assert_int_equal(times(out, "\"rows\":1,\"passes\":32,\"context\":5,"), 2);
+    assert_int_equal(times(out, "\"threads\":2,\"cpu\":\"reference\",\"busy\":1,\"ns\":["), 1);
+    assert_int_equal(times(errors, "tokens/s\n"), 2);
     rc = call("model", "m.gguf --rows 32 --block --samples 1");
     if (rc != 0) fail_msg("exit %d: %s", rc, errors);
     assert_int_equal(times(out, "\"pass\":\"block\",\"rows\":32,"), 1);
