@@ -15,6 +15,8 @@ typedef struct fl_device_config {
     const char *kind;      /* "host"; NULL = "host" */
     uint64_t memory_cap;   /* bytes; 0 = what is free now (MemAvailable, the cgroup's limit) */
     uint64_t link_bytes_s; /* copy engine's rate limit, bytes per second; 0 = none */
+    int refuse_pin;        /* the Nth chunk that is to be pinned, and all behind it, are refused, as
+                              a machine may; 0 = none: for tests */
 } fl_device_config;
 
 /* FL_E_UNSUPPORTED for a kind that this build does not have. */
@@ -41,7 +43,16 @@ FL_CHECKED fl_status fl_device_copy_async(fl_device *dev, void *dst, const void 
 /* True when the copy behind the ticket (and all before it) is done. Ticket 0 is always done. */
 bool fl_device_done(const fl_device *dev, fl_ticket ticket);
 FL_CHECKED fl_status fl_device_wait(fl_device *dev, fl_ticket ticket, fl_err *err);
-/* Bytes copied to the device so far. */
+/* Bytes copied to the device so far, and the time that the copy engine was busy with them. */
 uint64_t fl_device_bytes_copied(const fl_device *dev);
+uint64_t fl_device_copy_ns(const fl_device *dev);
+
+/* Pins page-aligned host memory, so that the device's copies from it need no copy in between: in
+ * chunks of FL_PIN_CHUNK, up to the first that the machine refuses. Returns the bytes from `base`
+ * that are pinned; copies from the rest work as well. The host device only counts them. Each is
+ * unpinned, with what pin returned, before the memory goes and the device is closed (assert). */
+#define FL_PIN_CHUNK (UINT64_C(256) << 20)
+FL_CHECKED uint64_t fl_device_pin(fl_device *dev, void *base, uint64_t bytes);
+void fl_device_unpin(fl_device *dev, void *base, uint64_t pinned);
 
 #endif

@@ -33,6 +33,9 @@ typedef struct copy {
 struct fl_device {
     fl_budget budget; /* owner */
     block *blocks;    /* owner */
+    uint64_t pinned;  /* owner: bytes */
+    int n_chunks;     /* owner: that were to be pinned so far */
+    int refuse_pin;
     uint64_t link_bytes_s;
     uint64_t link_free_ns; /* engine: when the link has carried all it was given */
 
@@ -43,7 +46,7 @@ struct fl_device {
     uint64_t issued; /* last ticket given out; written by the owner under the lock */
     bool quit;
     _Atomic uint64_t finished; /* last ticket reached; written by the engine under the lock */
-    _Atomic uint64_t bytes_copied;
+    _Atomic uint64_t bytes_copied, copy_ns;
 };
 
 static void sleep_until(uint64_t ns)
@@ -83,7 +86,9 @@ static void *engine_main(void *arg)
         }
         const copy c = dev->ring[next % RING];
         pthread_mutex_unlock(&dev->lock);
+        const uint64_t since = fl_clock_ns();
         move(dev, &c);
+        atomic_fetch_add_explicit(&dev->copy_ns, fl_clock_ns() - since, memory_order_relaxed);
         atomic_fetch_add_explicit(&dev->bytes_copied, c.bytes, memory_order_relaxed);
         pthread_mutex_lock(&dev->lock);
         /* Release: who sees the ticket reached sees the bytes. */
@@ -118,6 +123,7 @@ fl_status fl_device_open(fl_device **out, const fl_device_config *cfg, fl_err *e
     dev->budget.name = "device";
     dev->budget.cap = cfg->memory_cap ? cfg->memory_cap : fl_memory_available();
     dev->link_bytes_s = cfg->link_bytes_s;
+    dev->refuse_pin = cfg->refuse_pin;
     pthread_mutex_init(&dev->lock, NULL);
     pthread_cond_init(&dev->queued, NULL);
     pthread_cond_init(&dev->moved, NULL);
@@ -179,6 +185,7 @@ void fl_device_close(fl_device **dev)
     assert(!d->blocks && "device memory still allocated at close");
     while (d->blocks) block_free(d, &d->blocks);
     assert(d->budget.used == 0);
+    assert(d->pinned == 0 && "host memory still pinned at close");
     pthread_cond_destroy(&d->moved);
     pthread_cond_destroy(&d->queued);
     pthread_mutex_destroy(&d->lock);
@@ -270,4 +277,31 @@ fl_status fl_device_wait(fl_device *dev, fl_ticket ticket, fl_err *err)
 uint64_t fl_device_bytes_copied(const fl_device *dev)
 {
     return atomic_load_explicit(&dev->bytes_copied, memory_order_relaxed);
+}
+
+uint64_t fl_device_copy_ns(const fl_device *dev)
+{
+    return atomic_load_explicit(&dev->copy_ns, memory_order_relaxed);
+}
+
+/* ---- pinning ---- */
+
+uint64_t fl_device_pin(fl_device *dev, void *base, uint64_t bytes)
+{
+    assert((uintptr_t)base % ALIGN == 0);
+    (void)base;
+    uint64_t done = 0;
+    while (done < bytes) {
+        if (++dev->n_chunks >= dev->refuse_pin && dev->refuse_pin) break;
+        done += bytes - done < FL_PIN_CHUNK ? bytes - done : FL_PIN_CHUNK;
+    }
+    dev->pinned += done;
+    return done;
+}
+
+void fl_device_unpin(fl_device *dev, void *base, uint64_t pinned)
+{
+    (void)base;
+    assert(dev->pinned >= pinned);
+    dev->pinned -= pinned;
 }

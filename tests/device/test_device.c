@@ -120,6 +120,28 @@ static void test_copies_in_order(void **state)
     fl_device_close(&dev);
 }
 
+static void test_pinning(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    fl_device *dev;
+    /* Never touched: the host device only counts. */
+    uint8_t *memory = (uint8_t *)(uintptr_t)(UINT64_C(1) << 40);
+    const uint64_t bytes = 3 * FL_PIN_CHUNK + 4096;
+    for (int refuse = 0; refuse <= 5; refuse++) {
+        const fl_device_config cfg = {.memory_cap = 4096, .refuse_pin = refuse};
+        assert_int_equal(fl_device_open(&dev, &cfg, &err), FL_OK);
+        const uint64_t pinned = fl_device_pin(dev, memory, bytes);
+        assert_int_equal(
+            pinned, refuse == 0 || refuse == 5 ? bytes : (uint64_t)(refuse - 1) * FL_PIN_CHUNK);
+        const uint64_t more = fl_device_pin(dev, memory, 4096);
+        assert_int_equal(more, refuse == 0 ? 4096 : 0); /* refused once, refused again */
+        fl_device_unpin(dev, memory, pinned);
+        fl_device_unpin(dev, memory, more);
+        fl_device_close(&dev);
+    }
+}
+
 static void test_link_rate(void **state)
 {
     (void)state;
@@ -137,6 +159,7 @@ static void test_link_rate(void **state)
     assert_false(fl_device_done(dev, t2)); /* asynchronous */
     assert_int_equal(fl_device_wait(dev, t2, &err), FL_OK);
     assert_true(fl_clock_ns() - start >= 99 * 1000000u);
+    assert_true(fl_device_copy_ns(dev) >= 49 * 1000000u);
     assert_memory_equal((uint8_t *)dst + BYTES, src, BYTES);
     /* An idle link saves nothing up. */
     const struct timespec nap = {.tv_nsec = 60 * 1000000};
@@ -197,6 +220,7 @@ int main(void)
         cmocka_unit_test(test_cap_is_exact),
         cmocka_unit_test(test_machine_refuses),
         cmocka_unit_test(test_copies_in_order),
+        cmocka_unit_test(test_pinning),
         cmocka_unit_test(test_link_rate),
         cmocka_unit_test(test_free_waits),
     };
