@@ -80,12 +80,13 @@ void fl_fetch_destroy(fl_fetch **fp)
         return;
     }
     fl_io_unregister(f->io);
-    fl_pages_give(f->memory, (uint64_t)f->n_stages * f->stage_bytes);
+    fl_pages_give(f->memory, fl_fetch_bytes(f));
     free(f->stage);
     free(f);
     *fp = NULL;
 }
 
+uint64_t fl_fetch_bytes(const fl_fetch *f) { return (uint64_t)f->n_stages * f->stage_bytes; }
 int fl_fetch_free(const fl_fetch *f) { return f->n_free; }
 
 static void fail(stage *s, fl_status st, const fl_err *err)

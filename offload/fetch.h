@@ -19,6 +19,8 @@ FL_CHECKED fl_status fl_fetch_create(fl_fetch **out, fl_device *dev, fl_io *io, 
 /* Waits for what is under way; on a drive that hangs everything is left as it is. */
 void fl_fetch_destroy(fl_fetch **f);
 
+/* Host memory that it has mapped. */
+uint64_t fl_fetch_bytes(const fl_fetch *f);
 /* Stages that are free now. */
 int fl_fetch_free(const fl_fetch *f);
 /* Starts one expert; needs a free stage (assert). Its parts go to dst, each at a multiple of 64.

@@ -30,11 +30,11 @@ static void balance(const fl_lanes *l, fl_lane_item *item, int n, uint64_t queue
         const uint64_t device_done = device_ns + at_rate(a->bytes, l->link_bytes_s);
         const uint64_t cpu_done = cpu_ns + at_rate(fl_lane_work(z->bytes, z->rows), l->cpu_work_s);
         if (device_done <= cpu_done) {
-            a->lane = FL_LANE_DEVICE;
+            a->lane = FL_ON_DEVICE;
             device_ns = device_done;
             head++;
         } else {
-            z->lane = FL_LANE_CPU;
+            z->lane = FL_ON_CPU;
             cpu_ns = cpu_done;
             tail--;
         }
@@ -60,15 +60,15 @@ static void retry(fl_lanes *l, fl_lane_item *item, int n, fl_lane lane, int best
 void fl_lanes_split(fl_lanes *l, fl_lane_item *item, int n, uint64_t queued, int32_t *order)
 {
     for (int i = 0; i < n; i++)
-        item[i].lane = l->choice == FL_LANES_DEVICE ? FL_LANE_DEVICE : FL_LANE_CPU;
+        item[i].lane = l->choice == FL_LANES_DEVICE ? FL_ON_DEVICE : FL_ON_CPU;
     if (l->choice == FL_LANES_DEVICE || fl_lanes_cpu_only(l) || n == 0) return;
     sort(item, n, order);
     if (l->link_bytes_s && l->cpu_work_s)
         balance(l, item, n, queued, order);
     else if (!l->link_bytes_s)
-        item[order[0]].lane = FL_LANE_DEVICE;
-    retry(l, item, n, FL_LANE_DEVICE, order[0]);
-    retry(l, item, n, FL_LANE_CPU, order[n - 1]);
+        item[order[0]].lane = FL_ON_DEVICE;
+    retry(l, item, n, FL_ON_DEVICE, order[0]);
+    retry(l, item, n, FL_ON_CPU, order[n - 1]);
 }
 
 static void learn(uint64_t *rate, uint64_t amount, uint64_t ns)

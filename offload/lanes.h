@@ -8,7 +8,7 @@
  * from host memory, or on the device, behind a copy over the link. Pure functions on measured
  * rates, which are corrected with each measurement. The result of an expert is the same on both.
  * Held by tests/offload/test_lanes.c. */
-typedef enum fl_lane { FL_LANE_CPU, FL_LANE_DEVICE } fl_lane;
+typedef enum fl_lane { FL_ON_CPU, FL_ON_DEVICE } fl_lane;
 typedef enum fl_lane_choice { FL_LANES_AUTO, FL_LANES_CPU, FL_LANES_DEVICE } fl_lane_choice;
 
 enum { FL_LANES_RETRY = 256 };

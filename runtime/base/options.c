@@ -80,6 +80,7 @@ typedef enum kind {
     K_TEXT,
     K_CHOICE,
     K_SIZE,
+    K_SIZE_OR_0,
     K_INT,
     K_REAL,
     K_SHARE,
@@ -151,6 +152,8 @@ static const option_row rows[] = {
      "how GDN layers work inside a block; default: as the file says"},
     {"vram", 0, K_SIZE, C_MODEL | C_PLAN, AT(vram), 0, 0, NULL, "SIZE",
      "cap of device memory, as 16G or 900MiB; default: what the model wants"},
+    {"ram", 0, K_SIZE_OR_0, C_MODEL | C_PLAN, AT(ram), 0, 0, NULL, "SIZE",
+     "cap of host memory for experts; 0 keeps none there; default: what is free, less an eighth"},
     {"ctx", 0, K_INT, C_RUN | C_LOGITS | C_CALIBRATE | C_PLAN | C_DOCTOR, AT(ctx), 1, 131072, NULL,
      "N", "tokens of prompt and answer together; default: 4096, or what the model takes if less"},
     {"ctx", 0, K_INT, C_EVAL, AT(ctx), 8, 131072, NULL, "N",
@@ -182,6 +185,9 @@ static const option_row rows[] = {
     {"io", 0, K_CHOICE, C_MODEL | C_QUANTIZE | C_IMPORTANCE, AT(io), 0, 0, "uring|pread|fake",
      "BACKEND",
      "how weights are read; default: the best that works; fake: one read at a time, for tests"},
+    {"lanes", 0, K_CHOICE, C_MODEL, AT(lanes), 0, 0, "auto|cpu|device", "LANE",
+     "where experts of host memory are computed: there, or on the device behind a copy (default "
+     "auto: as measured)"},
     {"stats", 0, K_FLAG, C_RUN, AT(stats), 0, 0, NULL, NULL, "statistics on stderr"},
     {"v-heads", 0, K_CHOICE, C_ALL, AT(v_heads), 0, 0, "grouped|tiled", "V",
      "how a GGUF file orders the value heads of GDN layers; default: as it says"},
@@ -341,6 +347,12 @@ static fl_status set_value(fl_options *o, const option_row *r, const char *v, fl
     case K_SIZE:
         if (fl_size_parse(v, field, NULL) == FL_OK) return FL_OK;
         return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected " SIZE_FORM, r->name, v);
+    case K_SIZE_OR_0:
+        if (strcmp(v, "0") == 0)
+            *(uint64_t *)field = 0;
+        else if (fl_size_parse(v, field, NULL) != FL_OK)
+            return FL_FAIL(err, FL_E_ARG, 0, "--%s %s: expected 0, or " SIZE_FORM, r->name, v);
+        return FL_OK;
     case K_INT:
         FL_TRY(parse_number(r, v, &x, err));
         if (r->offset == AT(threads))
@@ -393,6 +405,7 @@ static void defaults(fl_options *o)
     memset(o, 0, sizeof *o);
     o->think = o->repeat_stop = o->soft_end = -1;
     o->soft_think = o->soft_answer = -1;
+    o->ram = UINT64_MAX;
     o->max_tokens = -1;
     o->top_k = -1;
     o->temp = o->top_p = o->min_p = o->threshold = NAN;

@@ -49,6 +49,7 @@ typedef struct fl_options {
 
     /* memory and machine */
     uint64_t vram;         /* bytes; 0 not given */
+    uint64_t ram;          /* bytes; UINT64_MAX not given */
     uint64_t state_budget; /* bytes; 0 not given */
     int64_t ctx;           /* tokens; 0 not given */
     const char *kv;        /* f16|q8_0|f32 */
@@ -62,6 +63,7 @@ typedef struct fl_options {
     int64_t chunk;          /* --chunk, 0 not given */
     const char *act;        /* law|f32 */
     const char *io;         /* uring|pread|fake */
+    const char *lanes;      /* auto|cpu|device */
     const char *block_mode; /* --block-mode causal|blockend|mixed|bidir: overrides the model's */
 
     /* eval */

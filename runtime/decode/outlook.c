@@ -53,6 +53,13 @@ static void describe_passes(fl_forecast *f, const fl_engine *e, const fl_clover 
                 fl_predict_distinct(hp->n_expert, hp->top_k, f->in.pass[k].rows);
 }
 
+/* Where the CPU computes both, nothing is copied that need not be (offload/lanes.h). */
+static fl_predict_lane lane_of(fl_lane_choice choice, bool shared_pool)
+{
+    if (choice == FL_LANES_DEVICE) return FL_LANE_DEVICE;
+    return choice == FL_LANES_CPU || shared_pool ? FL_LANE_CPU : FL_LANE_BEST;
+}
+
 fl_status fl_outlook_make(fl_outlook *out, const fl_engine *e, const fl_clover *sw,
                           const fl_facts *facts, fl_err *err)
 {
@@ -65,7 +72,7 @@ fl_status fl_outlook_make(fl_outlook *out, const fl_engine *e, const fl_clover *
     f->in.rates = &out->rates;
     f->in.heat = e->plan_input.heat;
     f->in.shared_pool = strcmp(fl_device_kind(e->dev), "host") == 0;
-    f->in.lane = FL_LANE_DEVICE; /* what is not resident is copied */
+    f->in.lane = lane_of(e->params.lanes, f->in.shared_pool);
     f->in.ahead_permille = 1000;
     describe_passes(f, e, sw, facts);
     return fl_forecast_make(f, &e->plan, &e->plan_input, err);

@@ -75,7 +75,10 @@ static void lay_route(fl_route_buffers *b, const fl_hparams *hp, const fl_buffer
     b->first = FL_TAKE(a, int32_t, hp->n_expert + 1);
     b->count = FL_TAKE(a, int32_t, hp->n_expert);
     b->order = FL_TAKE(a, int32_t, hp->n_expert);
+    b->rows = FL_TAKE(a, int32_t, hp->n_expert);
     b->view = FL_TAKE(a, fl_expert_view, hp->n_expert);
+    b->came = FL_TAKE(a, fl_expert_view, hp->n_expert);
+    b->entry = FL_TAKE(a, int32_t, hp->n_expert);
     b->gathered = FL_TAKE(a, fl_latch, hp->n_expert);
     b->ready = FL_TAKE(a, fl_latch, hp->n_expert);
     b->pieces_left = FL_TAKE(a, atomic_int, hp->n_expert);

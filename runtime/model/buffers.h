@@ -56,7 +56,10 @@ typedef struct fl_route_buffers {
     int32_t *pair_row;      /* [pairs] */
     int32_t *first;         /* [n_expert + 1] first pair of the i-th expert of the union */
     int32_t *count, *order; /* [n_expert] */
-    fl_expert_view *view;   /* [n_expert] */
+    int32_t *rows;          /* [n_expert] of the i-th expert of the union */
+    fl_expert_view *view;   /* [n_expert] its view, while it is computed */
+    fl_expert_view *came;   /* [n_expert] what the store gave last */
+    int32_t *entry;         /* [n_expert] the same as entries of the union */
     /* How far the experts of the union are in a job (moe_experts.c), [n_expert] each. */
     fl_latch *gathered, *ready;
     atomic_int *pieces_left;

@@ -156,24 +156,25 @@ static fl_pass make_pass(const fl_costs *c, const fl_exec *exec, int rows)
                      .hp = &e->model->index->hp,
                      .weights = &e->weights,
                      .experts = &e->experts,
+                     .store = e->store,
                      .buf = &e->buf,
                      .state = &e->state,
                      .n_write = rows,
                      .n_rows = rows};
 }
 
-/* Entries 1 .. n of a union, each expert with `rows` of the pass's rows, spread as the router
- * spreads them. Entry 0, with which the shared expert would run, stays out. */
+/* A union of n experts, each with `rows` of the pass's rows, spread as the router spreads them. */
 static void lay_out_union(fl_costs *c, int n, int rows)
 {
     fl_route_buffers *r = &c->e->buf.route;
     const int all = (int)c->e->buf.max_rows, step = all / rows;
-    r->first[0] = r->first[1] = 0;
-    for (int u = 1; u <= n; u++) {
+    r->first[0] = 0;
+    for (int u = 0; u < n; u++) {
         const int expert = c->next;
         c->next = (c->next + 1) % c->n_experts;
         r->order[u] = expert;
-        r->view[u - 1] = c->view[expert];
+        r->view[u] = c->view[expert];
+        r->entry[u] = u;
         for (int i = 0; i < rows; i++) r->pair_row[r->first[u] + i] = i * step + u % step;
         r->first[u + 1] = r->first[u] + rows;
     }
@@ -208,7 +209,7 @@ fl_status fl_costs_expert(fl_costs *c, fl_pool *pool, int rows, uint64_t *ns, fl
     while (fl_samples_want(&s, LEAST, BUDGET_NS)) {
         lay_out_union(c, n, rows);
         const uint64_t start = fl_clock_ns();
-        if (fl_moe_run_part(&p, c->layer, 1, n + 1))
+        if (fl_moe_run_part(&p, c->layer, n, false))
             return fl_pass_nan(c->layer, "measured experts", err);
         fl_samples_add(&s, fl_clock_ns() - start);
     }

@@ -1,11 +1,17 @@
 #include "runtime/model/engine.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/memory.h"
 
 enum { DEFAULT_CHUNK = 512, MAX_CHUNK = 8192, IO_DEPTH = 32 };
 static const uint64_t STALL_NS = UINT64_C(60000000000);
 
-fl_engine_params fl_engine_defaults(void) { return (fl_engine_params){.kv_type = FL_TYPE_F16}; }
+fl_engine_params fl_engine_defaults(void)
+{
+    return (fl_engine_params){.kv_type = FL_TYPE_F16, .ram = FL_RAM_FREE};
+}
 
 /* Device memory is taken in whole pages, so a plan does not depend on what a device rounds to. */
 static uint64_t whole_pages(uint64_t bytes) { return (bytes + 4095) & ~(uint64_t)4095; }
@@ -97,6 +103,13 @@ enum { ITEM_WEIGHTS, ITEM_KV, ITEM_GDN, ITEM_BUFFERS, ITEM_HELD, ITEM_MTP, N_ITE
 /* Layers that have experts. */
 static int expert_layers(const fl_engine *e) { return e->model->index->hp.n_layer + e->params.mtp; }
 
+/* An eighth stays free for others, and for what the kernel's estimate cannot know. */
+static uint64_t free_ram(uint64_t taken)
+{
+    const uint64_t free = fl_memory_available(), least = free / 8 + taken;
+    return free > least ? free - least : 0;
+}
+
 static fl_status make_plan(fl_engine *e, fl_err *err)
 {
     const fl_index *ix = e->model->index;
@@ -113,7 +126,10 @@ static fl_status make_plan(fl_engine *e, fl_err *err)
                         .last_is_mtp = e->params.mtp,
                         .n_expert = ix->hp.n_expert,
                         .top_k = ix->hp.top_k,
+                        .host_asked = e->params.ram != FL_RAM_FREE,
+                        .host_is_device = strcmp(fl_device_kind(e->dev), "host") == 0,
                         .expert_bytes = e->experts.bytes,
+                        .host_bytes = e->experts.host_bytes,
                         .file_bytes = source_bytes(ix->src)};
     in.item[ITEM_WEIGHTS] = (fl_plan_item){"dense weights", whole_pages(fl_weights_bytes(ix))};
     in.item[ITEM_KV] = (fl_plan_item){"KV cache", whole_pages(state.kv)};
@@ -128,6 +144,7 @@ static fl_status make_plan(fl_engine *e, fl_err *err)
     FL_TRY(fl_state_fit_copies(state.gdn, e->params.state_budget, e->params.n_ctx, &in.copy_bytes,
                                &n_copies, err));
     in.n_copies = (uint64_t)n_copies;
+    in.host_cap = in.host_asked ? e->params.ram : free_ram(in.n_copies * in.copy_bytes);
     e->plan_input = in;
     return fl_plan_make(&in, &e->plan, err);
 }
@@ -190,7 +207,13 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
 
     FL_TRY(fl_io_open(&e->io, e->params.io, fl_source_paths(src), fl_source_n_files(src), IO_DEPTH,
                       err));
-    fl_io_set_limit(e->io, e->params.stall_ns ? e->params.stall_ns : STALL_NS);
+    const uint64_t limit_ns = e->params.stall_ns ? e->params.stall_ns : STALL_NS;
+    fl_io_set_limit(e->io, limit_ns);
+    if (e->plan.n_host) {
+        FL_TRY(fl_io_open(&e->host_io, e->params.io, fl_source_paths(src), fl_source_n_files(src),
+                          IO_DEPTH, err));
+        fl_io_set_limit(e->host_io, limit_ns);
+    }
     FL_TRY(fl_source_check(src, err)); /* the io has opened the files that were indexed */
     for (int i = 0; i < plan->n_items; i++)
         if (plan->item[i].bytes > 0)
@@ -204,13 +227,20 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
     fl_buffers_init(&e->buf, ix, &buffers, e->mem[ITEM_BUFFERS]);
     p.before = dense_bytes(e);
     report_part(&p, 0, 0);
-    return fl_store_create(&e->store, e->dev, e->io, &e->plan, e->experts.place, report_part, &p,
-                           err);
+    const fl_store_config c = {.dev = e->dev,
+                               .io = e->io,
+                               .host_io = e->host_io,
+                               .plan = &e->plan,
+                               .place = e->experts.place,
+                               .lanes = e->params.lanes,
+                               .progress = report_part,
+                               .progress_arg = &p};
+    return fl_store_create(&e->store, &c, err);
 }
 
 fl_status fl_engine_check_files(const fl_engine *e, fl_err *err)
 {
-    return fl_store_lease_max(e->store) > 0 ? fl_source_check(e->model->src, err) : FL_OK;
+    return fl_store_n_slots(e->store) > 0 ? fl_source_check(e->model->src, err) : FL_OK;
 }
 
 void fl_engine_describe(const fl_engine *e, fl_text *out)
@@ -219,6 +249,7 @@ void fl_engine_describe(const fl_engine *e, fl_text *out)
                    fl_pool_threads(e->exec.pool));
     if (e->store) fl_store_describe(e->store, out);
     if (e->io) fl_io_describe(e->io, out);
+    if (e->host_io) fl_io_describe(e->host_io, out);
 }
 
 void fl_engine_close(fl_engine **engine)
@@ -230,6 +261,7 @@ void fl_engine_close(fl_engine **engine)
     fl_weights_free(&e->weights);
     for (int i = N_ITEMS - 1; i >= 0; i--)
         if (e->mem[i]) fl_device_free(e->dev, &e->mem[i]);
+    fl_io_close(&e->host_io);
     fl_io_close(&e->io);
     fl_plan_free(&e->plan);
     fl_experts_free(&e->experts);

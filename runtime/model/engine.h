@@ -16,6 +16,9 @@
 typedef struct fl_engine_params {
     const char *device;   /* NULL = "host" */
     uint64_t vram;        /* cap on device memory in bytes; 0 = all that the device has */
+    uint64_t ram;         /* cap on host memory for experts in bytes (fl_plan_input.host_cap), 0 =
+                             no host tier; FL_RAM_FREE = what is free now, less a headroom */
+    fl_lane_choice lanes; /* where experts of the host tier are computed */
     const char *less;     /* how a plan that does not fit could, but for the cap; NULL: no way */
     int64_t n_ctx;        /* tokens; 0 = min(model's, FL_DEFAULT_CONTEXT) */
     int64_t chunk;        /* prefill rows per pass; 0 = 512 */
@@ -34,8 +37,9 @@ typedef struct fl_engine_params {
 } fl_engine_params;
 
 enum { FL_MAX_BLOCK = 256 };
+#define FL_RAM_FREE UINT64_MAX
 
-/* F16 cache, everything else "not given". */
+/* F16 cache, FL_RAM_FREE, everything else "not given". */
 fl_engine_params fl_engine_defaults(void);
 
 typedef struct fl_engine {
@@ -43,7 +47,7 @@ typedef struct fl_engine {
     fl_engine_params params; /* resolved: n_ctx, chunk, block_size are final */
     fl_exec exec;
     fl_device *dev;
-    fl_io *io;
+    fl_io *io, *host_io; /* host_io: of the host tier, NULL where the plan has none */
     fl_plan plan;
     fl_plan_input plan_input; /* what it was made of, for plans of other budgets */
     fl_experts experts;

@@ -62,9 +62,9 @@ FL_CHECKED fl_status fl_moe_route(const fl_pass *p, int layer, fl_err *err);
 /* On xn: the router's logits, gate and up of the shared expert with their gate's logits; leaves the
  * quantized rows in buf->act. */
 FL_CHECKED fl_status fl_moe_begin(const fl_pass *p, int layer, fl_err *err);
-/* Behind it: entries [u0, u1) of the union, whose views are held in route.view, and with the first
- * ones the shared expert. NULL, or what was not finite. */
-FL_CHECKED const char *fl_moe_run_part(const fl_pass *p, int layer, int u0, int u1);
+/* Behind it: the n entries of the union that route.entry names, whose views are held in
+ * route.view, and with the first ones the shared expert. NULL, or what was not finite. */
+FL_CHECKED const char *fl_moe_run_part(const fl_pass *p, int layer, int n, bool first);
 /* The shared expert alone, on xn: leaves its rows in buf->moe.shared_y, their gates' logits in
  * shared_gate. */
 FL_CHECKED fl_status fl_moe_shared(const fl_pass *p, int layer, fl_err *err);

@@ -3,11 +3,13 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/model/layers.h"
 
 /* The MoE part: route each row, run the union of the rows' experts (each expert once, for all its
- * rows), combine in a fixed order. The union goes in parts when more experts stream than the
- * store has slots; which part an expert falls into changes nothing in its output. */
+ * rows), combine in a fixed order. The union goes in parts, as experts become ready: what is
+ * present first, then what arrives while that is computed. Which part an expert falls into changes
+ * nothing in its output. */
 
 enum { POOL_MASS_MIN = 16 };
 static const float POOL_MASS = 0.6f;
@@ -135,41 +137,31 @@ fl_status fl_moe_route(const fl_pass *p, int layer, fl_err *err)
 
 /* ---- union ---- */
 
-/* Lists the experts that some row chose, those present in device memory first, each group by
- * rising id; numbers the pairs so that an expert's pairs are neighbours in row order. Returns
- * the size of the union. */
-static int make_union(const fl_pass *p, int layer, int *n_present)
+/* Lists the experts that some row chose, by rising id; numbers the pairs so that an expert's pairs
+ * are neighbours in row order. Leaves each expert's place in the list in `count`. Returns the size
+ * of the union. */
+static int make_union(const fl_pass *p)
 {
     const int n_expert = p->hp->n_expert, n_pairs = p->n_rows * p->hp->top_k;
     const fl_route_buffers *r = &p->buf->route;
     memset(r->count, 0, (size_t)n_expert * sizeof(*r->count));
     for (int i = 0; i < n_pairs; i++) r->count[r->expert[i]]++;
 
-    /* Asked once for each expert: a read may finish at any time. `first` holds the absent ones
-     * until the present ones are listed. */
-    int n = 0, n_absent = 0;
+    int n = 0;
+    r->first[0] = 0;
     for (int e = 0; e < n_expert; e++) {
         if (!r->count[e]) continue;
-        if (fl_store_is_present(p->store, layer, e))
-            r->order[n++] = e;
-        else
-            r->first[n_absent++] = e;
-    }
-    *n_present = n;
-    memcpy(r->order + n, r->first, (size_t)n_absent * sizeof(*r->order));
-    n += n_absent;
-
-    r->first[0] = 0;
-    for (int i = 0; i < n; i++) {
-        const int e = r->order[i];
-        r->first[i + 1] = r->first[i] + r->count[e];
-        r->count[e] = r->first[i]; /* from here on: the expert's next free pair */
+        r->order[n] = e;
+        r->rows[n] = r->count[e];
+        r->first[n + 1] = r->first[n] + r->count[e];
+        r->count[e] = r->first[n++]; /* from here on: the expert's next free pair */
     }
     for (int i = 0; i < n_pairs; i++) {
         const int pair = r->count[r->expert[i]]++;
         r->pair[i] = pair;
         r->pair_row[pair] = i / p->hp->top_k;
     }
+    for (int u = 0; u < n; u++) r->count[r->order[u]] = u;
     return n;
 }
 
@@ -197,9 +189,9 @@ void fl_moe_hint(const fl_pass *p, int layer)
 {
     const fl_hparams *hp = p->hp;
     fl_buffers *b = p->buf;
-    const int n = hp->n_expert, k = hp->top_k, room = fl_store_lease_max(p->store);
+    const int n = hp->n_expert, k = hp->top_k, room = fl_store_n_slots(p->store);
     /* A long chunk asks for nearly all experts: nothing to guess. */
-    if (room == 0 || p->n_rows > 2 * b->max_block) return;
+    if (!fl_store_reads_ahead(p->store) || p->n_rows > 2 * b->max_block) return;
     fl_rows in = {.x = b->xn, .ld = hp->d_model, .cols = hp->d_model, .n = p->n_rows};
     const fl_linear_job job = {&p->weights->layer[layer].router, b->moe.logits, n};
     fl_rows_norm(p, p->weights->layer[layer].ffn_norm);
@@ -213,26 +205,39 @@ void fl_moe_hint(const fl_pass *p, int layer)
     fl_store_prefetch(p->store, layer, b->route.order, absent < room ? absent : room);
 }
 
-/* The whole union, part by part: as many absent experts in a part as one lease can hold. */
-static fl_status run_union(const fl_pass *p, int layer, int n, int n_present, fl_err *err)
+/* ---- running it ---- */
+
+/* Computes the experts that came, and tells the store how long that took. */
+static const char *run_part(const fl_pass *p, int layer, int n, bool first)
 {
-    fl_route_buffers *r = &p->buf->route;
-    const int lease_max = fl_store_lease_max(p->store);
-    for (int u0 = 0, u1; u0 < n; u0 = u1) {
-        int streaming = 0;
-        for (u1 = u0; u1 < n; u1++) {
-            streaming += !fl_store_is_resident(p->store, layer, r->order[u1]);
-            if (streaming > lease_max) break;
-        }
-        /* What is present now runs before anything is evicted to make room for the rest. */
-        if (u0 < n_present && u1 > n_present) u1 = n_present;
-        assert(u1 > u0);
-        FL_TRY(fl_store_acquire(p->store, layer, r->order + u0, u1 - u0, r->view, err));
-        if (u1 < n) fl_store_prefetch(p->store, layer, r->order + u1, n - u1);
-        const char *not_finite = fl_moe_run_part(p, layer, u0, u1);
-        fl_store_release(p->store, layer, r->view, u1 - u0);
-        if (not_finite) return fl_pass_nan(layer, not_finite, err);
+    const fl_route_buffers *r = &p->buf->route;
+    uint64_t work = 0;
+    for (int i = 0; i < n; i++) {
+        const int32_t e = r->came[i].expert, u = r->count[e];
+        r->entry[i] = u;
+        r->view[u] = r->came[i];
+        work += fl_lane_work(fl_store_expert_bytes(p->store, layer, e), r->rows[u]);
     }
+    const uint64_t start = fl_clock_ns();
+    const char *not_finite = fl_moe_run_part(p, layer, n, first);
+    fl_store_computed(p->store, work, fl_clock_ns() - start);
+    return not_finite;
+}
+
+/* The whole union, in order of arrival. */
+static fl_status run_union(const fl_pass *p, int layer, int n_union, fl_err *err)
+{
+    const fl_route_buffers *r = &p->buf->route;
+    fl_store_begin(p->store, layer, r->order, r->rows, n_union);
+    for (int done = 0, n; done < n_union; done += n) {
+        FL_TRY(fl_store_next(p->store, r->came, &n, err));
+        const char *not_finite = run_part(p, layer, n, done == 0);
+        fl_store_release(p->store, layer, r->came, n);
+        if (!not_finite) continue;
+        fl_store_end(p->store);
+        return fl_pass_nan(layer, not_finite, err);
+    }
+    fl_store_end(p->store);
     return FL_OK;
 }
 
@@ -264,11 +269,9 @@ static void combine_task(void *arg, int t, int worker)
 
 fl_status fl_moe_forward(const fl_pass *p, int layer, fl_err *err)
 {
-    int n_present = 0;
     FL_TRY(fl_moe_begin(p, layer, err));
     FL_TRY(route(p, layer, err));
-    const int n = make_union(p, layer, &n_present);
-    FL_TRY(run_union(p, layer, n, n_present, err));
+    FL_TRY(run_union(p, layer, make_union(p), err));
     combine_run r = {.p = p};
     fl_pool_run(p->exec->pool, combine_task, &r, p->n_rows);
     return atomic_load(&r.broken) ? fl_pass_nan(layer, "MoE output", err) : FL_OK;

@@ -17,7 +17,8 @@ enum { FFN_LEAST = 32, DOWN_LEAST = 64, TASKS_PER_THREAD = 16 };
 typedef struct part_run {
     const fl_pass *p;
     int layer;
-    int u0, u1;                    /* the part: entries of the union */
+    int n;                         /* the part: entries of the union, in route.entry */
+    bool first;                    /* of its union: the shared expert runs along */
     int64_t ffn_piece, down_piece; /* outputs of one task */
     int ffn_pieces, down_pieces;   /* of an expert */
     int end[5];                    /* of each kind of task above */
@@ -30,7 +31,7 @@ static fl_mat expert_mat(const part_run *r, int u, int part)
 {
     const fl_hparams *hp = r->p->hp;
     const fl_route_buffers *route = &r->p->buf->route;
-    const fl_expert_view *v = &route->view[u - r->u0];
+    const fl_expert_view *v = &route->view[u];
     const fl_expert_kind *k = &r->p->experts->kind[r->layer * hp->n_expert + route->order[u]];
     fl_mat m = {.type = k->type[part],
                 .rows = part == 2 ? hp->d_model : hp->d_ff,
@@ -257,21 +258,21 @@ static void part_task(void *arg, int task, int worker)
 {
     part_run *r = arg;
     fl_route_buffers *route = &r->p->buf->route;
-    (void)worker;
+    if (worker == 0) fl_store_poll(r->p->store); /* the owner: reads and copies go on meanwhile */
     if (task < r->end[0]) {
         shared_mid(r, task);
     } else if (task < r->end[1]) {
-        const int u = r->u0 + task - r->end[0];
+        const int u = route->entry[task - r->end[0]];
         if (!is_side_by_side(r, u)) gather(r, u);
         fl_latch_arrive(&route->gathered[u], 1);
     } else if (task < r->end[2]) {
         task -= r->end[1];
-        run_ffn(r, r->u0 + task / r->ffn_pieces, task % r->ffn_pieces);
+        run_ffn(r, route->entry[task / r->ffn_pieces], task % r->ffn_pieces);
     } else if (task < r->end[3]) {
         run_shared_down(r, task - r->end[2]);
     } else {
         task -= r->end[3];
-        run_down(r, r->u0 + task / r->down_pieces, task % r->down_pieces);
+        run_down(r, route->entry[task / r->down_pieces], task % r->down_pieces);
     }
 }
 
@@ -294,27 +295,28 @@ static void lay_out(part_run *r)
 {
     const fl_hparams *hp = r->p->hp;
     fl_route_buffers *route = &r->p->buf->route;
-    const int n = r->u1 - r->u0, threads = fl_pool_threads(r->p->exec->pool);
+    const int n = r->n, threads = fl_pool_threads(r->p->exec->pool);
     r->ffn_piece = piece_of(hp->d_ff, pieces_of(hp->d_ff, FFN_LEAST, n, threads));
     r->down_piece = piece_of(hp->d_model, pieces_of(hp->d_model, DOWN_LEAST, n, threads));
     r->ffn_pieces = (int)((hp->d_ff + r->ffn_piece - 1) / r->ffn_piece);
     r->down_pieces = (int)((hp->d_model + r->down_piece - 1) / r->down_piece);
     /* One row needs no gathering. */
-    const bool shared = r->u0 == 0, gathers = r->p->n_rows > 1;
+    const bool shared = r->first, gathers = r->p->n_rows > 1;
     const int tasks[] = {shared ? r->p->n_rows : 0, gathers ? n : 0, n * r->ffn_pieces,
                          shared ? r->down_pieces : 0, n * r->down_pieces};
     for (int i = 0, end = 0; i < 5; i++) r->end[i] = end += tasks[i];
     if (shared) begin_shared(r);
-    for (int u = r->u0; u < r->u1; u++) {
+    for (int i = 0; i < n; i++) {
+        const int u = route->entry[i];
         fl_latch_set(&route->gathered[u], gathers);
         fl_latch_set(&route->ready[u], 1);
         atomic_store_explicit(&route->pieces_left[u], r->ffn_pieces, memory_order_relaxed);
     }
 }
 
-const char *fl_moe_run_part(const fl_pass *p, int layer, int u0, int u1)
+const char *fl_moe_run_part(const fl_pass *p, int layer, int n, bool first)
 {
-    part_run r = {.p = p, .layer = layer, .u0 = u0, .u1 = u1};
+    part_run r = {.p = p, .layer = layer, .n = n, .first = first};
     lay_out(&r);
     fl_pool_run(p->exec->pool, part_task, &r, r.end[4]);
     if (atomic_load_explicit(&r.shared_bad, memory_order_relaxed)) return "shared expert";

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/host.h"
 #include "quant/law.h"
 #include "runtime/model/upload.h"
 
@@ -316,8 +317,9 @@ fl_status fl_experts_describe(fl_experts *x, const fl_index *ix, int layers, fl_
     x->place = calloc((size_t)x->n, sizeof(*x->place));
     x->kind = calloc((size_t)x->n, sizeof(*x->kind));
     x->bytes = calloc((size_t)x->n, sizeof(*x->bytes));
+    x->host_bytes = calloc((size_t)x->n, sizeof(*x->host_bytes));
     fl_status st = FL_OK;
-    if (!x->place || !x->kind || !x->bytes)
+    if (!x->place || !x->kind || !x->bytes || !x->host_bytes)
         FL_GO(FL_FAIL(err, FL_E_NOMEM, 0, "out of memory for %d experts", x->n));
     for (int i = 0; i < x->n; i++) {
         fl_expert_mat m[3];
@@ -328,6 +330,7 @@ fl_status fl_experts_describe(fl_experts *x, const fl_index *ix, int layers, fl_
         }
         const bool fused = fl_index_layer(ix, i / n_expert)->exp_gate_up.tensor != NULL;
         describe_place(m, fused, &x->place[i], &x->bytes[i]);
+        x->host_bytes[i] = fl_host_place_bytes(&x->place[i]);
     }
     return FL_OK;
 out:
@@ -340,5 +343,6 @@ void fl_experts_free(fl_experts *x)
     free(x->place);
     free(x->kind);
     free(x->bytes);
+    free(x->host_bytes);
     *x = (fl_experts){0};
 }

@@ -74,8 +74,9 @@ typedef struct fl_expert_kind {
 typedef struct fl_experts {
     fl_expert_place *place;
     fl_expert_kind *kind;
-    uint64_t *bytes; /* all parts, each rounded up to 64 */
-    int n;           /* layers * n_expert */
+    uint64_t *bytes;      /* all parts, each rounded up to 64 */
+    uint64_t *host_bytes; /* in the host tier */
+    int n;                /* layers * n_expert */
 } fl_experts;
 /* Of the first `layers` layers as fl_index_layer counts them. Reads the scale companions where the
  * file has them. */

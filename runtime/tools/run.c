@@ -220,25 +220,55 @@ static double tokens_per_pass(const fl_gen_result *r)
     return rate((double)r->n_generated, (double)passes);
 }
 
+/* ", 120 in host memory (210.0 MiB, 12.0 MiB of it pageable)", or nothing. */
+static void describe_host_tier(const fl_engine *e, char *out, size_t size)
+{
+    char all[32], some[32], note[64] = "";
+    uint64_t bytes, pinned;
+    out[0] = '\0';
+    if (!e->plan.n_host) return;
+    fl_store_pinned(e->store, &bytes, &pinned);
+    if (pinned < bytes)
+        snprintf(note, sizeof note, ", %s of it pageable", fl_size_format(some, bytes - pinned));
+    snprintf(out, size, ", %d in host memory (%s%s)", e->plan.n_host, fl_size_format(all, bytes),
+             note);
+}
+
 static void print_start(const fl_engine *e)
 {
-    char fixed[32], res[32], slots[32], cap[32], threads[256];
+    char fixed[32], res[32], slots[32], cap[32], threads[256], host[160];
     const fl_plan *p = &e->plan;
     fl_pool_describe(e->exec.pool, threads, sizeof threads);
+    describe_host_tier(e, host, sizeof host);
     fprintf(stderr,
             "cpu %s, %s; device %s, %s of %s; reads by %s%s%s; experts: %d of %d resident "
-            "(%s), %d slots (%s)\n",
+            "(%s)%s, %d slots (%s)\n",
             e->exec.k.name, threads, fl_device_kind(e->dev), fl_size_format(fixed, p->device_bytes),
             fl_size_format(cap, fl_device_budget(e->dev)->cap), fl_io_backend(e->io),
             fl_io_note(e->io) ? ", " : "", fl_io_note(e->io) ? fl_io_note(e->io) : "",
-            p->n_resident, p->n_total, fl_size_format(res, p->resident_bytes), p->n_slots,
+            p->n_resident, p->n_total, fl_size_format(res, p->resident_bytes), host, p->n_slots,
             fl_size_format(slots, p->slots_bytes));
+}
+
+static void print_experts(const fl_engine *e)
+{
+    const fl_store_stats s = fl_store_get_stats(e->store);
+    char read[32], copied[32];
+    fprintf(stderr, "experts: %" PRIu64 " asked for, %" PRIu64 " resident, %" PRIu64 " in slots, ",
+            s.acquired, s.hit_resident, s.hit_slot);
+    if (e->plan.n_host)
+        fprintf(stderr, "%" PRIu64 " computed in host memory, %" PRIu64 " copied (%s), ", s.on_cpu,
+                s.copied, fl_size_format(copied, s.bytes_copied));
+    fprintf(stderr,
+            "%" PRIu64 " read (%s), waited %.3f s; read ahead %" PRIu64 ", %" PRIu64
+            " of them used\n",
+            s.missed, fl_size_format(read, s.bytes_read), (double)s.wait_ns * 1e-9, s.prefetched,
+            s.prefetch_used);
 }
 
 static void print_stats(const fl_engine *e, const fl_gen_config *c, const fl_gen_result *r)
 {
-    const fl_store_stats s = fl_store_get_stats(e->store);
-    char read[32], used[32], cap[32];
+    char used[32], cap[32];
     char sampling[MAX_SAMPLING];
     fl_defaults_describe(&c->sampler, c->from, sampling, sizeof(sampling));
     fprintf(stderr, "mode %s: %s\n", fl_gen_mode_name(r->choice.mode), r->choice.reason);
@@ -266,11 +296,7 @@ static void print_stats(const fl_engine *e, const fl_gen_config *c, const fl_gen
                 "speculation: %" PRId64 " drafts of %" PRId64 " tokens from %s, %" PRId64
                 " of them right\n",
                 r->held_passes, r->drafted, r->draft_source, r->accepted);
-    fprintf(stderr,
-            "experts: %" PRIu64 " asked for, %" PRIu64 " resident, %" PRIu64 " in slots, %" PRIu64
-            " read (%s), waited %.3f s; read ahead %" PRIu64 ", %" PRIu64 " of them used\n",
-            s.acquired, s.hit_resident, s.hit_slot, s.missed, fl_size_format(read, s.bytes_read),
-            (double)s.wait_ns * 1e-9, s.prefetched, s.prefetch_used);
+    print_experts(e);
     fprintf(stderr, "device memory: %s at most, cap %s\n",
             fl_size_format(used, fl_device_budget(e->dev)->peak),
             fl_size_format(cap, fl_device_budget(e->dev)->cap));
@@ -303,13 +329,19 @@ static fl_json *experts_json(const fl_engine *e)
     fl_json_set_int(j, "acquired", (int64_t)s.acquired);
     fl_json_set_int(j, "resident", (int64_t)s.hit_resident);
     fl_json_set_int(j, "slot_hits", (int64_t)s.hit_slot);
+    fl_json_set_int(j, "on_cpu", (int64_t)s.on_cpu);
+    fl_json_set_int(j, "copied", (int64_t)s.copied);
     fl_json_set_int(j, "read", (int64_t)s.missed);
+    fl_json_set_int(j, "needed_bytes", (int64_t)s.needed_bytes);
+    fl_json_set_int(j, "ready_bytes", (int64_t)s.ready_bytes);
+    fl_json_set_int(j, "bytes_copied", (int64_t)s.bytes_copied);
     fl_json_set_int(j, "bytes_read", (int64_t)s.bytes_read);
     fl_json_set_int(j, "bytes_loaded", (int64_t)s.bytes_loaded);
     fl_json_set_int(j, "read_ahead", (int64_t)s.prefetched);
     fl_json_set_int(j, "read_ahead_used", (int64_t)s.prefetch_used);
     fl_json_set_num(j, "wait_s", (double)s.wait_ns * 1e-9);
     fl_json_set_int(j, "n_resident", e->plan.n_resident);
+    fl_json_set_int(j, "n_host", e->plan.n_host);
     fl_json_set_int(j, "n_total", e->plan.n_total);
     fl_json_set_int(j, "n_slots", e->plan.n_slots);
     return j;
@@ -367,6 +399,7 @@ static fl_json *result_json(const fl_engine *e, const fl_generator *g, const fl_
     fl_json_set(j, "experts", experts_json(e));
     fl_json_set(j, "checkpoints", checkpoints_json(g));
     fl_json_set_int(j, "device_used", (int64_t)b->used);
+    fl_json_set_int(j, "host_used", (int64_t)fl_store_host_memory(e->store)->used);
     fl_json_set_int(j, "device_peak", (int64_t)b->peak);
     /* No cap has no number. */
     if (b->cap <= INT64_MAX) fl_json_set_int(j, "device_cap", (int64_t)b->cap);

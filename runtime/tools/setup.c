@@ -45,11 +45,19 @@ fl_status fl_setup_asked(const fl_options *o, fl_wiring *w, fl_err *err)
     return o->map ? fl_role_map_load(&w->roles, o->map, err) : FL_OK;
 }
 
+static fl_lane_choice parse_lanes(const char *name)
+{
+    if (!name || strcmp(name, "auto") == 0) return FL_LANES_AUTO;
+    return strcmp(name, "cpu") == 0 ? FL_LANES_CPU : FL_LANES_DEVICE;
+}
+
 fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_err *err)
 {
     *p = fl_engine_defaults();
     p->device = o->device;
     p->vram = o->vram;
+    p->ram = o->ram;
+    p->lanes = parse_lanes(o->lanes);
     if (o->command && fl_options_takes(o->command, "ctx"))
         p->less = "a smaller --ctx or --chunk needs less";
     p->n_ctx = o->ctx;

@@ -113,6 +113,14 @@ static void mistakes_are_named(void **state)
     ASSERT_FAILS(parse("run m --threshold 0"), FL_E_ARG, "above 0, at most 1");
     ASSERT_FAILS(parse("run m --top-p 1.5"), FL_E_ARG, "--top-p 1.5: expected a number above 0,");
     ASSERT_FAILS(parse("run m --top-p x"), FL_E_ARG, "--top-p x: expected a number above 0,");
+    assert_int_equal(parse("run m --ram 0"), FL_OK);
+    assert_int_equal(o.ram, 0);
+    assert_int_equal(parse("run m --ram 3M --lanes device"), FL_OK);
+    assert_int_equal(o.ram, 3 << 20);
+    assert_string_equal(o.lanes, "device");
+    assert_int_equal(parse("run m"), FL_OK);
+    assert_int_equal(o.ram, UINT64_MAX);
+    ASSERT_FAILS(parse("run m --ram none"), FL_E_ARG, "--ram none: expected 0, or bytes above 0");
     ASSERT_FAILS(parse("run m --vram 0"), FL_E_ARG, "--vram 0: expected bytes above 0 and below");
     ASSERT_FAILS(parse("run m --state-budget 9T"), FL_E_ARG, "--state-budget 9T: expected bytes");
     ASSERT_FAILS(parse("run m --soft-end off --soft-think 5"), FL_E_ARG, "--soft-end off");

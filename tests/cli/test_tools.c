@@ -129,7 +129,7 @@ static void run_takes_blocks_a_file_and_a_small_budget(void **state)
     fl_tmp_write(file, "count to ten", 12);
     char *want = NULL;
     for (int small = 0; small < 2; small++) {
-        if (small) snprintf(vram, sizeof vram, "--vram %lld", (long long)budget);
+        if (small) snprintf(vram, sizeof vram, "--ram 0 --vram %lld", (long long)budget);
         snprintf(words, sizeof(words),
                  "run %s -f %s --max-tokens 20 --ignore-eos --json --threshold 0.05 %s %s", clover,
                  file, options, vram);
@@ -320,7 +320,8 @@ static void plan_prints_what_run_takes(void **state)
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
         vram[0] = '\0';
         if (i == TIGHT || i == TIGHT + 1)
-            snprintf(vram, sizeof vram, "--vram %lld", (long long)tight_budget(options[i]));
+            snprintf(vram, sizeof vram, "--vram %lld%s", (long long)tight_budget(options[i]),
+                     i == TIGHT ? "" : " --ram 0");
         snprintf(words, sizeof(words), "plan %s --json %s %s", clover, options[i], vram);
         char *plan = fl_command_output(fl_tool_plan, words);
         snprintf(words, sizeof(words), "run %s -p x --max-tokens 1 --json %s %s", clover,
@@ -329,6 +330,8 @@ static void plan_prints_what_run_takes(void **state)
         bytes[i] = number(plan, "device", "bytes");
         assert_true(bytes[i] > 0);
         assert_int_equal(bytes[i], number(run, NULL, "device_used"));
+        assert_int_equal(number(plan, "host", "bytes"), number(run, NULL, "host_used"));
+        assert_int_equal(number(plan, "experts", "host"), number(run, "experts", "n_host"));
         assert_int_equal(number(plan, "experts", "resident"), number(run, "experts", "n_resident"));
         free(plan);
         free(run);

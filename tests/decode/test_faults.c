@@ -27,6 +27,7 @@ static fl_engine_params tight(const char *file, const char *io)
     p.threads = 1;
     p.n_ctx = 128;
     p.vram = fl_vram_for(file, &p, 30);
+    p.ram = 0;
     p.io = io;
     return p;
 }

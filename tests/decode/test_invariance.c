@@ -1,4 +1,5 @@
-/* The same request gives the same tokens wherever the experts lie, whatever the threads, the chunk
+/* The same request gives the same tokens wherever the experts lie and are computed, whatever the
+ * threads, the chunk
  * size of prefill, the I/O backend, and whether it is the first request or a later one; with each
  * type of KV cache. */
 #include <stdlib.h>
@@ -83,12 +84,17 @@ static void text_does_not_depend_on_budget_threads_or_chunks(void **state)
     static const struct {
         int percent, threads;
         int64_t chunk;
-    } cases[] = {{50, 1, 64}, {25, 2, 16}, {10, 2, 4096}, {10, 1, 512}};
+        int host; /* percent of the rest that the host tier keeps */
+        fl_lane_choice lanes;
+    } cases[] = {{50, 1, 64, 0, FL_LANES_AUTO},      {25, 2, 16, 0, FL_LANES_AUTO},
+                 {10, 2, 4096, 0, FL_LANES_AUTO},    {10, 1, 512, 100, FL_LANES_CPU},
+                 {0, 2, 64, 50, FL_LANES_AUTO},      {25, 2, 32, 100, FL_LANES_DEVICE},
+                 {50, 1, 4096, 60, FL_LANES_DEVICE}, {0, 1, 16, 0, FL_LANES_AUTO}};
     int32_t want[N_KINDS][N_OUT], got[N_KINDS][N_OUT];
     fl_store_stats stats;
     fl_engine_params p = params_of(1, 512);
     run_all(&p, false, want, &stats);
-    assert_true(stats.missed == 0);
+    assert_true(stats.missed + stats.copied + stats.on_cpu == 0);
     assert_memory_not_equal(want[0], want[1], sizeof(want[0]));
     assert_memory_not_equal(want[0], want[2], sizeof(want[0]));
     assert_memory_equal(want[0], want[4], sizeof(want[0]));
@@ -97,9 +103,13 @@ static void text_does_not_depend_on_budget_threads_or_chunks(void **state)
     for (size_t i = 0; i < n_cases; i++) {
         p = params_of(cases[i].threads, cases[i].chunk);
         p.vram = fl_vram_for(fl_files.gguf, &p, cases[i].percent);
+        p.ram = fl_ram_for(fl_files.gguf, &p, cases[i].host);
+        p.lanes = cases[i].lanes;
         p.io = i % 2 ? "pread" : NULL;
         run_all(&p, i % 2, got, &stats);
-        assert_true(stats.missed > 0);
+        assert_true((stats.missed > 0) == (cases[i].host < 100));
+        assert_true((stats.on_cpu > 0) == (cases[i].host > 0 && p.lanes != FL_LANES_DEVICE));
+        assert_true((stats.copied > 0) == (cases[i].host > 0 && p.lanes == FL_LANES_DEVICE));
         for (int k = 0; k < N_KINDS; k++)
             if (memcmp(want[k], got[k], sizeof(want[k])) != 0)
                 fail_msg("case %zu, kind %d: the tokens differ", i, k);

@@ -237,6 +237,7 @@ static void a_round_allocates_nothing(void **state)
     make_ids(ids, 64);
     fl_engine_params p = mtp_params(FL_TYPE_F16);
     p.vram = fl_vram_for(fl_files.gguf, &p, 25);
+    p.ram = 0;
     fl_loaded l = fl_load(fl_files.gguf, &p);
     const uint64_t calls = fl_heap_calls();
     const float *logits = NULL;
@@ -270,6 +271,7 @@ static void the_plan_counts_the_block(void **state)
     uint64_t caps[3] = {0};
     for (int i = 0; i < 3; i++) {
         p.vram = caps[i];
+        p.ram = i == 2 ? 0 : FL_RAM_FREE;
         l = fl_load(fl_files.gguf, &p);
         const fl_plan *plan = &l.engine->plan;
         const fl_budget *b = fl_device_budget(l.engine->dev);

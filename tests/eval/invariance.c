@@ -84,6 +84,7 @@ static void combination(const char *path, fl_gen_mode mode, int share, int n_thr
     p.threads = n_threads;
     p.chunk = chunk;
     p.vram = memory_for(path, p, share);
+    p.ram = 0;
     const double start = now();
     ev_open(&m, path, &p);
     int equal = 0;

@@ -32,6 +32,9 @@ static void check_load(const fl_engine_params *p)
     fl_err err = {0};
     assert_true(plan.device_bytes == l.engine->plan.device_bytes);
     assert_true(b->used == plan.device_bytes);
+    assert_true(plan.host_bytes == l.engine->plan.host_bytes);
+    assert_true(fl_store_host_memory(l.engine->store)->used == plan.host_bytes);
+    if (plan.in.host_asked && plan.n_host) assert_true(plan.host_bytes <= p->ram);
     ASSERT_OK(fl_forward_clean(l.engine, ids, 5, &err));
     ASSERT_OK(fl_forward_denoise(l.engine, ids, 5, &l.model->index->clover, &err));
     assert_true(b->used == plan.device_bytes);
@@ -68,7 +71,15 @@ static void the_plan_holds_for_every_budget(void **state)
     assert_true(all.n_resident == all.n_total && all.n_slots == 0);
     for (int percent = 100; percent >= 10; percent -= 30) {
         p.vram = all.fixed_bytes + all.expert_bytes * (uint64_t)percent / 100;
+        for (int host = 0; host <= 100; host += 40) {
+            p.ram = fl_ram_for(fl_files.gguf, &p, host);
+            check_load(&p);
+            assert_true((open_plan(&p).n_host > 0) == (host > 0 && percent < 100));
+        }
+        p.ram = FL_RAM_FREE;
         check_load(&p);
+        const fl_plan free = open_plan(&p);
+        assert_true(free.n_host + free.n_resident == free.n_total);
     }
     p.vram = all.min_device_cap;
     check_load(&p);
@@ -88,6 +99,12 @@ static void a_budget_that_is_too_small_names_one_that_works(void **state)
     ASSERT_OK(fl_model_open(&m, fl_files.gguf, &err));
     ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "--vram");
     assert_null(e);
+    p.vram++;
+    p.ram = 1;
+    ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "--ram");
+    p.ram = (uint64_t)atoll(strstr(err.msg, "--ram ") + 6) << 20;
+    ASSERT_OK(fl_engine_open(&e, m, &p, &err)); /* what it names works */
+    fl_engine_close(&e);
     fl_model_close(&m);
 }
 

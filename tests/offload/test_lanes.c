@@ -46,7 +46,7 @@ static void a_split_is_close_to_the_best_of_all(void **state)
         }
         fl_lanes_split(&l, item, n, queued, order);
         unsigned got = 0;
-        for (int i = 0; i < n; i++) got |= (unsigned)(item[i].lane == FL_LANE_DEVICE) << i;
+        for (int i = 0; i < n; i++) got |= (unsigned)(item[i].lane == FL_ON_DEVICE) << i;
         for (unsigned set = 0; set < 1u << n; set++) {
             const double t = done_at(&l, item, n, queued, set);
             if (t < best) best = t;
@@ -59,7 +59,7 @@ static void a_split_is_close_to_the_best_of_all(void **state)
 static int on_device(const fl_lane_item *item, int n)
 {
     int got = 0;
-    for (int i = 0; i < n; i++) got += item[i].lane == FL_LANE_DEVICE;
+    for (int i = 0; i < n; i++) got += item[i].lane == FL_ON_DEVICE;
     return got;
 }
 
@@ -72,11 +72,11 @@ static void the_device_takes_the_experts_with_many_rows(void **state)
                             {.rows = 28, .bytes = 1000}, {.rows = 1, .bytes = 1000}};
     fl_lanes l = {.cpu_work_s = 1000000, .link_bytes_s = 500000};
     fl_lanes_split(&l, item, 6, 0, order);
-    for (int i = 0; i < 6; i++) assert_int_equal(item[i].lane == FL_LANE_DEVICE, i == 1 || i == 4);
+    for (int i = 0; i < 6; i++) assert_int_equal(item[i].lane == FL_ON_DEVICE, i == 1 || i == 4);
     /* A link with much to carry already gets less. */
     fl_lanes_split(&l, item, 6, 2500, order);
     assert_int_equal(on_device(item, 6), 1);
-    assert_int_equal(item[1].lane, FL_LANE_DEVICE);
+    assert_int_equal(item[1].lane, FL_ON_DEVICE);
 }
 
 static void a_choice_of_the_user_holds(void **state)
@@ -109,7 +109,7 @@ static void a_lane_that_does_not_pay_is_left_and_tried_again(void **state)
     fl_lanes l = {.cpu_work_s = 50000000};
     fl_lanes_split(&l, item, 4, 0, order); /* nothing is known of the link: one expert */
     assert_int_equal(on_device(item, 4), 1);
-    assert_int_equal(item[3].lane, FL_LANE_DEVICE);
+    assert_int_equal(item[3].lane, FL_ON_DEVICE);
     fl_lanes_saw_link(&l, 1000000, 1000000000); /* a wretched one */
     int tried = 0;
     for (int i = 0; i < 4 * FL_LANES_RETRY; i++) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "offload/host.h"
 #include "offload/io_fake.h"
 #include "offload/store.h"
 #include "tests/support/test.h"
@@ -25,18 +26,21 @@ static uint32_t rnd(uint32_t n)
 /* A store over a random model, with all that it stands on. */
 typedef struct house {
     fl_device *dev;
-    fl_io *io;
+    fl_io *io, *host_io;
     fl_store *store;
     fl_plan plan;
+    fl_lane_choice lanes;
+    uint32_t host_share; /* of what the device does not keep, in 1/1,000 */
     int n_layer, n_expert;
     fl_expert_place place[MAX_LAYER * MAX_EXPERT];
-    uint64_t bytes[MAX_LAYER * MAX_EXPERT];
+    uint64_t bytes[MAX_LAYER * MAX_EXPERT], host_bytes[MAX_LAYER * MAX_EXPERT];
 } house;
 
 static void make_places(house *h, int n_layer, int n_expert)
 {
     h->n_layer = n_layer;
     h->n_expert = n_expert;
+    const uint64_t align = rnd(2) ? 4 : 1;
     for (int l = 0; l < n_layer; l++) {
         const bool fused = rnd(2), dense = l == 0 && rnd(4) == 0;
         uint64_t size[FL_EXPERT_PARTS];
@@ -52,8 +56,10 @@ static void make_places(house *h, int n_layer, int n_expert)
                 x->bytes = size[k];
                 x->offset = rnd(20) ? rnd((uint32_t)(FILE_BYTES - size[k]))
                                     : FILE_BYTES - size[k]; /* some end the file */
+                x->offset -= x->offset % align;
                 h->bytes[i] += (size[k] + 63) / 64 * 64;
             }
+            h->host_bytes[i] = fl_host_place_bytes(&h->place[i]);
         }
     }
 }
@@ -64,6 +70,12 @@ static void make_plan(house *h, int top_k, uint64_t cap)
     fl_plan_input in = {.device_cap = cap, .n_layer = h->n_layer, .n_expert = h->n_expert};
     in.top_k = top_k;
     in.expert_bytes = h->bytes;
+    in.host_bytes = h->host_bytes;
+    ASSERT_OK(fl_plan_make(&in, &h->plan, &err));
+    if (h->host_share == 0) return;
+    const uint64_t staging = h->plan.staging_bytes, all = h->plan.full_host_cap - staging;
+    in.host_cap = staging + all * h->host_share / 1000;
+    fl_plan_free(&h->plan);
     ASSERT_OK(fl_plan_make(&in, &h->plan, &err));
 }
 
@@ -84,13 +96,28 @@ static void open_under(house *h, const char *backend, char *const files[N_FILES]
         .kind = "host", .memory_cap = h->plan.device_bytes + 1, .link_bytes_s = rate};
     ASSERT_OK(fl_device_open(&h->dev, &cfg, &err));
     ASSERT_OK(fl_io_open(&h->io, backend, (const char *const *)files, N_FILES, depth, &err));
+    if (h->plan.n_host)
+        ASSERT_OK(fl_io_open(&h->host_io, backend, (const char *const *)files, N_FILES,
+                             depth < FL_EXPERT_PARTS ? FL_EXPERT_PARTS : depth, &err));
+}
+
+static fl_status create(house *h, fl_err *err)
+{
+    const fl_store_config c = {.dev = h->dev,
+                               .io = h->io,
+                               .host_io = h->host_io,
+                               .plan = &h->plan,
+                               .place = h->place,
+                               .lanes = h->lanes};
+    return fl_store_create(&h->store, &c, err);
 }
 
 static void open_store(house *h)
 {
     fl_err err;
-    ASSERT_OK(fl_store_create(&h->store, h->dev, h->io, &h->plan, h->place, NULL, NULL, &err));
+    ASSERT_OK(create(h, &err));
     assert_int_equal(fl_device_budget(h->dev)->used, h->plan.device_bytes);
+    assert_int_equal(fl_store_host_memory(h->store)->used, h->plan.host_bytes);
 }
 
 static void close_all(house *h)
@@ -98,19 +125,43 @@ static void close_all(house *h)
     fl_store_destroy(&h->store);
     assert_int_equal(fl_device_budget(h->dev)->used, 0);
     fl_io_close(&h->io);
+    fl_io_close(&h->host_io);
     fl_device_close(&h->dev);
     fl_plan_free(&h->plan);
+}
+
+/* A whole union at once, views in the order of ids. On failure none is held. */
+static fl_status acquire(house *h, int layer, const int32_t *ids, int n, fl_expert_view *views,
+                         fl_err *err)
+{
+    fl_expert_view came[MAX_EXPERT];
+    fl_status st = FL_OK;
+    fl_store_begin(h->store, layer, ids, NULL, n);
+    int done = 0;
+    for (int got; st == FL_OK && done < n; done += got)
+        st = fl_store_next(h->store, came + done, &got, err);
+    if (st != FL_OK) {
+        fl_store_release(h->store, layer, came, done);
+        return st;
+    }
+    fl_store_end(h->store);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n; k++)
+            if (came[k].expert == ids[i]) views[i] = came[k];
+    return FL_OK;
 }
 
 static void check_view(const house *h, int layer, const fl_expert_view *v)
 {
     const int i = layer * h->n_expert + v->expert;
-    assert_int_equal(v->slot == -1, h->plan.tier[i] == FL_TIER_DEVICE);
+    assert_int_equal(v->slot == FL_VIEW_RESIDENT, h->plan.tier[i] == FL_TIER_DEVICE);
+    if (v->slot == FL_VIEW_HOST) assert_int_equal(h->plan.tier[i], FL_TIER_HOST);
+    const uint64_t align = v->slot == FL_VIEW_HOST ? 4 : 64;
     for (int k = 0; k < FL_EXPERT_PARTS; k++) {
         const fl_extent *x = &h->place[i].part[k];
         assert_int_equal(v->part[k] == NULL, x->bytes == 0);
         if (!x->bytes) continue;
-        assert_int_equal((uintptr_t)v->part[k] % 64, 0);
+        assert_int_equal((uintptr_t)v->part[k] % align, 0);
         assert_memory_equal(v->part[k], content[x->file] + x->offset, x->bytes);
     }
 }
@@ -134,7 +185,7 @@ static int pick(const house *h, int layer, int most, int32_t *ids)
         const int j = e + (int)rnd((uint32_t)(h->n_expert - e));
         const int32_t id = all[j];
         all[j] = all[e];
-        if (!fl_store_is_resident(h->store, layer, id) && most-- <= 0) break;
+        if (fl_plan_tier(&h->plan, layer, id) != FL_TIER_DEVICE && most-- <= 0) break;
         ids[n++] = id;
     }
     return n;
@@ -154,11 +205,14 @@ static void set_faults(house *h)
     if (rnd(6) == 0) c.fail_at = rnd(6);
     if (rnd(50) == 0 && c.fail_errno == ENXIO) c.fail_chance = 500;
     fl_io_fake_set(h->io, &c);
+    if (h->host_io) fl_io_fake_set(h->host_io, &c);
 }
 
 static void no_faults(house *h)
 {
-    fl_io_fake_set(h->io, &(fl_io_fake_config){.seed = seed, .fail_at = -1});
+    const fl_io_fake_config none = {.seed = seed, .fail_at = -1};
+    fl_io_fake_set(h->io, &none);
+    if (h->host_io) fl_io_fake_set(h->host_io, &none);
 }
 
 static void step_acquire(house *h, lease *leases, int *n_leases)
@@ -167,17 +221,17 @@ static void step_acquire(house *h, lease *leases, int *n_leases)
     int32_t ids[MAX_EXPERT];
     lease *l = &leases[*n_leases];
     l->layer = (int)rnd((uint32_t)h->n_layer);
-    l->n = pick(h, l->layer, fl_store_lease_max(h->store), ids);
-    fl_status st = fl_store_acquire(h->store, l->layer, ids, l->n, l->view, &err);
+    l->n = pick(h, l->layer, fl_store_n_slots(h->store), ids);
+    fl_status st = acquire(h, l->layer, ids, l->n, l->view, &err);
     if (st == FL_E_IO) { /* nothing is held, and the same call works on a healthy drive */
         assert_non_null(strstr(err.msg, "experts-"));
         assert_true(fl_store_is_sane(h->store));
         no_faults(h);
         err = (fl_err){0};
-        st = fl_store_acquire(h->store, l->layer, ids, l->n, l->view, &err);
+        st = acquire(h, l->layer, ids, l->n, l->view, &err);
         if (st == FL_E_IO) { /* a prefetch that had failed before the drive was healthy */
             err = (fl_err){0};
-            st = fl_store_acquire(h->store, l->layer, ids, l->n, l->view, &err);
+            st = acquire(h, l->layer, ids, l->n, l->view, &err);
         }
     }
     if (st == FL_E_BUSY) {
@@ -188,18 +242,47 @@ static void step_acquire(house *h, lease *leases, int *n_leases)
     if (st != FL_OK) fail_msg("%s", err.msg);
     for (int i = 0; i < l->n; i++) {
         assert_int_equal(l->view[i].expert, ids[i]);
-        assert_true(fl_store_is_present(h->store, l->layer, ids[i]));
+        if (l->view[i].slot != FL_VIEW_HOST)
+            assert_true(fl_store_is_present(h->store, l->layer, ids[i]));
     }
     ++*n_leases;
+}
+
+/* Any union, however few slots there are: each part is given back before the next one comes. */
+static void step_union(house *h, int n_leases)
+{
+    fl_err err = {0};
+    int32_t ids[MAX_EXPERT], rows[MAX_EXPERT];
+    fl_expert_view v[MAX_EXPERT];
+    const int layer = (int)rnd((uint32_t)h->n_layer), n = pick(h, layer, MAX_EXPERT, ids);
+    for (int i = 0; i < n; i++) rows[i] = 1 + (int32_t)rnd(40);
+    fl_store_begin(h->store, layer, ids, rows, n);
+    for (int done = 0, got; done < n; done += got) {
+        const fl_status st = fl_store_next(h->store, v, &got, &err);
+        if (st == FL_E_BUSY) assert_true(n_leases > 0);
+        if (st != FL_OK) {
+            assert_true(st == FL_E_BUSY || st == FL_E_IO);
+            return;
+        }
+        assert_true(got > 0 && fl_store_is_sane(h->store));
+        for (int i = 0; i < got; i++) check_view(h, layer, &v[i]);
+        fl_store_poll(h->store);
+        for (int i = 0; i < got; i++) check_view(h, layer, &v[i]);
+        fl_store_release(h->store, layer, v, got);
+        if (rnd(40) == 0) break; /* not wanted any more */
+    }
+    fl_store_end(h->store);
 }
 
 static void step(house *h, lease *leases, int *n_leases)
 {
     const uint32_t what = rnd(100);
     set_faults(h);
-    if (what < 45 && *n_leases < MAX_LEASES) {
+    if (what < 20) {
+        step_union(h, *n_leases);
+    } else if (what < 50 && *n_leases < MAX_LEASES) {
         step_acquire(h, leases, n_leases);
-    } else if (what < 75 && *n_leases > 0) {
+    } else if (what < 77 && *n_leases > 0) {
         const int i = (int)rnd((uint32_t)*n_leases);
         fl_store_release(h->store, leases[i].layer, leases[i].view, leases[i].n);
         leases[i] = leases[--*n_leases];
@@ -218,8 +301,9 @@ static void test_random_sequences(void **state)
 {
     (void)state;
     fl_store_stats sum = {0};
-    for (int round = 0; round < 40; round++) {
-        house h = {0};
+    for (int round = 0; round < 60; round++) {
+        house h = {.lanes = (fl_lane_choice)rnd(3)};
+        if (round % 3) h.host_share = rnd(2) ? 1000 : rnd(1001);
         lease leases[MAX_LEASES];
         int n_leases = 0;
         make_places(&h, 1 + (int)rnd(MAX_LAYER), 2 + (int)rnd(MAX_EXPERT - 1));
@@ -236,11 +320,14 @@ static void test_random_sequences(void **state)
         sum.evicted += s.evicted;
         sum.prefetch_used += s.prefetch_used;
         sum.failed += s.failed;
+        sum.on_cpu += s.on_cpu;
+        sum.copied += s.copied;
         close_all(&h);
     }
     /* The run went where it was meant to go. */
     assert_true(sum.missed > 1000 && sum.hit_slot > 1000 && sum.evicted > 1000);
     assert_true(sum.prefetch_used > 50 && sum.failed > 50);
+    assert_true(sum.on_cpu > 1000 && sum.copied > 1000);
 }
 
 /* ---- single rules ---- */
@@ -254,8 +341,9 @@ static void small_house(house *h, const char *backend, int top_k, uint64_t slots
     uint64_t largest = 0;
     for (int i = 0; i < 12; i++) {
         h->place[i] = h->place[0];
-        h->place[i].part[0].offset = (uint64_t)i * 5000 + 17;
+        h->place[i].part[0].offset = (uint64_t)i * 5000 + 16;
         h->bytes[i] = h->bytes[0];
+        h->host_bytes[i] = fl_host_place_bytes(&h->place[i]);
         if (h->bytes[i] > largest) largest = h->bytes[i];
     }
     make_plan(h, top_k, slots * largest);
@@ -269,7 +357,7 @@ static void get(house *h, int layer, int32_t id)
 {
     fl_err err;
     fl_expert_view v;
-    ASSERT_OK(fl_store_acquire(h->store, layer, &id, 1, &v, &err));
+    ASSERT_OK(acquire(h, layer, &id, 1, &v, &err));
     check_view(h, layer, &v);
     fl_store_release(h->store, layer, &v, 1);
 }
@@ -308,17 +396,19 @@ static void test_leases_are_kept(void **state)
     small_house(&h, "fake", 3, 3);
     const int32_t two[2] = {0, 1}, next[2] = {1, 2};
     fl_expert_view a[2], b[2], c[2];
-    ASSERT_OK(fl_store_acquire(h.store, 0, two, 2, a, &err));
-    ASSERT_FAILS(fl_store_acquire(h.store, 1, two, 2, b, &err), FL_E_BUSY, "1 of 3 slots");
+    ASSERT_OK(acquire(&h, 0, two, 2, a, &err));
+    ASSERT_FAILS(acquire(&h, 1, two, 2, b, &err), FL_E_BUSY,
+                 "1 of 2 experts are still to come, 0 of 3 slots");
     assert_true(fl_store_is_sane(h.store));
-    ASSERT_OK(fl_store_acquire(h.store, 0, next, 2, c, &err)); /* shares expert 1 */
+    ASSERT_OK(acquire(&h, 0, next, 2, c, &err)); /* shares expert 1 */
     assert_ptr_equal(a[1].part[0], c[0].part[0]);
     fl_store_release(h.store, 0, a, 2);
-    ASSERT_FAILS(fl_store_acquire(h.store, 1, two, 2, b, &err), FL_E_BUSY, "1 of 3 slots");
+    ASSERT_FAILS(acquire(&h, 1, two, 2, b, &err), FL_E_BUSY,
+                 "1 of 2 experts are still to come, 0 of 3 slots");
     fl_store_prefetch(h.store, 1, two, 2); /* may take the one that is free, no more */
     for (int i = 0; i < 2; i++) check_view(&h, 0, &c[i]);
     fl_store_release(h.store, 0, c, 2);
-    ASSERT_OK(fl_store_acquire(h.store, 1, two, 2, b, &err));
+    ASSERT_OK(acquire(&h, 1, two, 2, b, &err));
     for (int i = 0; i < 2; i++) check_view(&h, 1, &b[i]);
     fl_store_release(h.store, 1, b, 2);
     close_all(&h);
@@ -431,12 +521,12 @@ static void test_failed_acquire(void **state)
     fl_expert_view v[4];
     fl_io_fake_set(h.io,
                    &(fl_io_fake_config){.fail_at = 4, .fail_more = INT_MAX, .fail_errno = EIO});
-    ASSERT_FAILS(fl_store_acquire(h.store, 0, four, 4, v, &err), FL_E_IO, "Input/output error");
+    ASSERT_FAILS(acquire(&h, 0, four, 4, v, &err), FL_E_IO, "Input/output error");
     no_faults(&h);
     assert_int_equal(err.sys, EIO);
     assert_true(fl_store_is_sane(h.store));
-    assert_int_equal(fl_store_get_stats(h.store).failed, 1);
-    ASSERT_OK(fl_store_acquire(h.store, 0, four, 4, v, &err));
+    assert_true(fl_store_get_stats(h.store).failed >= 1); /* of those that were under way */
+    ASSERT_OK(acquire(&h, 0, four, 4, v, &err));
     for (int i = 0; i < 4; i++) check_view(&h, 0, &v[i]);
     fl_store_release(h.store, 0, v, 4);
     close_all(&h);
@@ -464,10 +554,16 @@ static void test_all_resident(void **state)
     open_under(&h, "fake", paths, 16, 0);
     fl_io_fake_set(h.io, &(fl_io_fake_config){.fail_at = -1, .short_chance = 300, .reorder = true});
     progress_log p = {0};
-    ASSERT_OK(fl_store_create(&h.store, h.dev, h.io, &h.plan, h.place, on_progress, &p, &err));
+    const fl_store_config c = {.dev = h.dev,
+                               .io = h.io,
+                               .plan = &h.plan,
+                               .place = h.place,
+                               .progress = on_progress,
+                               .progress_arg = &p};
+    ASSERT_OK(fl_store_create(&h.store, &c, &err));
     assert_int_equal(p.calls, 48);
     assert_int_equal(p.done, p.total);
-    assert_int_equal(fl_store_lease_max(h.store), 0);
+    assert_int_equal(fl_store_n_slots(h.store), 0);
     for (int l = 0; l < 4; l++)
         for (int e = 0; e < 12; e++) get(&h, l, e);
     const fl_store_stats s = fl_store_get_stats(h.store);
@@ -492,8 +588,7 @@ static void test_create_fails(void **state)
     open_under(&h, "fake", paths, 16, 0);
     for (int at = 0; at < 12; at++) {
         fl_io_fake_set(h.io, &(fl_io_fake_config){.fail_at = at, .fail_errno = ENXIO});
-        ASSERT_FAILS(fl_store_create(&h.store, h.dev, h.io, &h.plan, h.place, NULL, NULL, &err),
-                     FL_E_IO, "experts-");
+        ASSERT_FAILS(create(&h, &err), FL_E_IO, "experts-");
         assert_null(h.store);
         assert_int_equal(fl_device_budget(h.dev)->used, 0);
         assert_int_equal(fl_io_in_flight(h.io), 0);
@@ -501,21 +596,17 @@ static void test_create_fails(void **state)
     no_faults(&h);
     const fl_extent kept = h.place[0].part[0];
     h.place[0].part[0].offset = FILE_BYTES - 1; /* reaches past the end */
-    ASSERT_FAILS(fl_store_create(&h.store, h.dev, h.io, &h.plan, h.place, NULL, NULL, &err),
-                 FL_E_FORMAT, "truncated");
+    ASSERT_FAILS(create(&h, &err), FL_E_FORMAT, "truncated");
     h.place[0].part[0].bytes = kept.bytes + 64;
-    ASSERT_FAILS(fl_store_create(&h.store, h.dev, h.io, &h.plan, h.place, NULL, NULL, &err),
-                 FL_E_FORMAT, "expert 0 of layer 0");
+    ASSERT_FAILS(create(&h, &err), FL_E_FORMAT, "expert 0 of layer 0");
     h.place[0].part[0].bytes = UINT64_MAX - 10;
-    ASSERT_FAILS(fl_store_create(&h.store, h.dev, h.io, &h.plan, h.place, NULL, NULL, &err),
-                 FL_E_FORMAT, "expert 0 of layer 0");
+    ASSERT_FAILS(create(&h, &err), FL_E_FORMAT, "expert 0 of layer 0");
     h.place[0].part[0] = kept;
     /* A device that is too small by one byte. */
     fl_device_close(&h.dev);
     const fl_device_config cfg = {.memory_cap = h.plan.device_bytes - 1};
     ASSERT_OK(fl_device_open(&h.dev, &cfg, &err));
-    ASSERT_FAILS(fl_store_create(&h.store, h.dev, h.io, &h.plan, h.place, NULL, NULL, &err),
-                 FL_E_NOMEM, "streaming slots");
+    ASSERT_FAILS(create(&h, &err), FL_E_NOMEM, "streaming slots");
     assert_int_equal(fl_device_budget(h.dev)->used, 0);
     close_all(&h);
 }
@@ -538,8 +629,8 @@ static void test_real_backends(void **state)
                 int32_t ids[MAX_EXPERT];
                 fl_expert_view v[MAX_EXPERT];
                 const int layer = i % 4;
-                const int n = pick(&h, layer, fl_store_lease_max(h.store), ids);
-                ASSERT_OK(fl_store_acquire(h.store, layer, ids, n, v, &err));
+                const int n = pick(&h, layer, fl_store_n_slots(h.store), ids);
+                ASSERT_OK(acquire(&h, layer, ids, n, v, &err));
                 for (int k = 0; k < n; k++) check_view(&h, layer, &v[k]);
                 int32_t ahead[MAX_EXPERT];
                 const int next = (layer + 1) % 4;
@@ -563,11 +654,11 @@ static void test_file_shrinks(void **state)
     const int32_t id = 1;
     get(&h, 2, 0);
     for (int f = 0; f < N_FILES; f++) assert_int_equal(truncate(paths[f], 100), 0);
-    ASSERT_FAILS(fl_store_acquire(h.store, 2, &id, 1, &v, &err), FL_E_IO, "changed while in use");
+    ASSERT_FAILS(acquire(&h, 2, &id, 1, &v, &err), FL_E_IO, "changed while in use");
     get(&h, 2, 0); /* what is present still is */
     /* It may have its bytes again, or others: who knows. */
     for (int f = 0; f < N_FILES; f++) fl_tmp_write(paths[f], content[f], FILE_BYTES);
-    ASSERT_FAILS(fl_store_acquire(h.store, 2, &id, 1, &v, &err), FL_E_IO, "changed while in use");
+    ASSERT_FAILS(acquire(&h, 2, &id, 1, &v, &err), FL_E_IO, "changed while in use");
     assert_true(fl_store_is_sane(h.store));
     close_all(&h);
 }
@@ -582,7 +673,7 @@ static bool child_open_lease(void *arg)
     fl_expert_view v;
     const int32_t id = 0;
     small_house(&h, "fake", 2, 2);
-    if (fl_store_acquire(h.store, 0, &id, 1, &v, NULL) != FL_OK) return true;
+    if (acquire(&h, 0, &id, 1, &v, NULL) != FL_OK) return true;
     fl_store_destroy(&h.store);
     return true;
 }
@@ -594,7 +685,7 @@ static bool child_named_twice(void *arg)
     fl_expert_view v[2];
     const int32_t ids[2] = {1, 1};
     small_house(&h, "fake", 2, 2);
-    return fl_store_acquire(h.store, 0, ids, 2, v, NULL) != FL_E_ARG;
+    return acquire(&h, 0, ids, 2, v, NULL) != FL_E_ARG;
 }
 
 static void test_broken_promises(void **state)

@@ -23,17 +23,30 @@ void fl_unload(fl_loaded *l)
     fl_model_close(&l->model);
 }
 
-uint64_t fl_vram_for(const char *path, const fl_engine_params *params, int percent)
+/* The plan's numbers alone: its pointers are of an engine that is closed. */
+static fl_plan plan_of(const char *path, const fl_engine_params *params)
 {
     fl_err err = {0};
     fl_loaded l = {0};
     ASSERT_OK(fl_model_open(&l.model, path, &err));
     ASSERT_OK(fl_engine_open(&l.engine, l.model, params, &err));
-    const fl_plan *p = &l.engine->plan;
-    uint64_t cap = p->fixed_bytes + p->expert_bytes * (uint64_t)percent / 100;
-    if (cap < p->min_device_cap) cap = p->min_device_cap;
+    const fl_plan p = l.engine->plan;
     fl_unload(&l);
-    return cap;
+    return p;
+}
+
+uint64_t fl_vram_for(const char *path, const fl_engine_params *params, int percent)
+{
+    const fl_plan p = plan_of(path, params);
+    const uint64_t cap = p.fixed_bytes + p.expert_bytes * (uint64_t)percent / 100;
+    return cap < p.min_device_cap ? p.min_device_cap : cap;
+}
+
+uint64_t fl_ram_for(const char *path, const fl_engine_params *params, int percent)
+{
+    const fl_plan p = plan_of(path, params);
+    if (percent == 0) return 0;
+    return p.staging_bytes + (p.full_host_cap - p.staging_bytes) * (uint64_t)percent / 100;
 }
 
 fl_engine_params fl_exact_params(void)

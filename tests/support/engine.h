@@ -15,6 +15,9 @@ void fl_unload(fl_loaded *l);
 /* A cap on device memory that leaves room for `percent` of the experts, or the least that works. */
 uint64_t fl_vram_for(const char *path, const fl_engine_params *params, int percent);
 
+/* A cap on host memory that keeps `percent` of what these parameters leave in the file; 0: none. */
+uint64_t fl_ram_for(const char *path, const fl_engine_params *params, int percent);
+
 /* One thread, F32 cache, float activations: what goldens are compared under. */
 fl_engine_params fl_exact_params(void);
 
