@@ -32,7 +32,7 @@ void fl_profile_layer(fl_profile *p, int layer, int rows, int top_k, const int32
 
 /* ---- what is known: the file's and what was counted here ---- */
 
-/* Uses of each expert: [n_layer * n_expert], valid until the next call on p. All 0 when nothing is
+/* Uses of each expert: [n_layer * n_expert], the same memory at each call. All 0 when nothing is
  * known. Prefill passes count a sixteenth, or as much as others where there are none. */
 const uint32_t *fl_profile_heat(fl_profile *p);
 /* Passes of that kind that were counted, decayed. */

@@ -188,6 +188,12 @@ static const option_row rows[] = {
     {"lanes", 0, K_CHOICE, C_MODEL, AT(lanes), 0, 0, "auto|cpu|device", "LANE",
      "where experts of host memory are computed: there, or on the device behind a copy (default "
      "auto: as measured)"},
+    {"profile", 0, K_TEXT, C_RUN | C_PLAN, AT(profile), 0, 0, NULL, "NAME",
+     "which experts are kept at hand: those that runs of this NAME used, one for each kind of "
+     "text; "
+     "none: all are alike and nothing is kept (default: default)"},
+    {"trace-out", 0, K_TEXT, C_RUN, AT(trace_out), 0, 0, NULL, "FILE",
+     "write which experts each row of each pass went to"},
     {"stats", 0, K_FLAG, C_RUN, AT(stats), 0, 0, NULL, NULL, "statistics on stderr"},
     {"v-heads", 0, K_CHOICE, C_ALL, AT(v_heads), 0, 0, "grouped|tiled", "V",
      "how a GGUF file orders the value heads of GDN layers; default: as it says"},

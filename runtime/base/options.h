@@ -59,7 +59,10 @@ typedef struct fl_options {
 
     const char *shape; /* --shape NAME: plan for a known model without its file */
 
+    const char *profile; /* --profile NAME; NULL not given */
+
     /* measuring and testing */
+    const char *trace_out;  /* --trace-out FILE */
     int64_t chunk;          /* --chunk, 0 not given */
     const char *act;        /* law|f32 */
     const char *io;         /* uring|pread|fake */

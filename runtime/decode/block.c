@@ -61,8 +61,8 @@ static void put(block_run *b, int row, int32_t token)
  * off for the rest of the block. */
 static void commit(block_run *b, const int *target, int n)
 {
-    int best = 0;
-    bool any = false, ended = false;
+    int best = 0, committed = 0;
+    bool ended = false;
     for (int i = 0; i < n; i++) {
         const fl_pick p = b->g->picks[i];
         if (p.confidence > b->g->picks[best].confidence) best = i;
@@ -70,10 +70,12 @@ static void commit(block_run *b, const int *target, int n)
         put(b, target[i], p.token);
         b->out->committed_at_threshold++;
         ended |= p.biased;
-        any = true;
+        committed++;
     }
-    if (!any) put(b, target[best], b->g->picks[best].token);
-    if (ended || (!any && b->g->picks[best].biased)) fl_sampler_soft(b->g->sampler, false);
+    if (committed == 0) put(b, target[best], b->g->picks[best].token);
+    if (ended || (committed == 0 && b->g->picks[best].biased))
+        fl_sampler_soft(b->g->sampler, false);
+    fl_routing_done(&b->g->engine->routing, committed > 0 ? committed : 1);
 }
 
 /* Hands on the rows that have no mask before them. */

@@ -61,6 +61,7 @@ static fl_status verify(spec_run *r, const int32_t *x, int n, bool *over, fl_err
         m++;
     }
     out->accepted += m - 1;
+    fl_routing_done(&g->engine->routing, m);
     fl_forward_promote(g->engine, m);
     return FL_OK;
 }

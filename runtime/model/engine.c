@@ -130,6 +130,7 @@ static fl_status make_plan(fl_engine *e, fl_err *err)
                         .host_is_device = strcmp(fl_device_kind(e->dev), "host") == 0,
                         .expert_bytes = e->experts.bytes,
                         .host_bytes = e->experts.host_bytes,
+                        .heat = e->routing.profile ? fl_profile_heat(e->routing.profile) : NULL,
                         .file_bytes = source_bytes(ix->src)};
     in.item[ITEM_WEIGHTS] = (fl_plan_item){"dense weights", whole_pages(fl_weights_bytes(ix))};
     in.item[ITEM_KV] = (fl_plan_item){"KV cache", whole_pages(state.kv)};
@@ -167,6 +168,7 @@ fl_status fl_engine_open(fl_engine **out, const fl_model *model, const fl_engine
                                   .memory_cap = params->vram};
     FL_GO(fl_device_open(&e->dev, &cfg, err));
     FL_GO(fl_experts_describe(&e->experts, model->index, expert_layers(e), err));
+    if (params->profile) FL_GO(fl_routing_open_profile(&e->routing, model, params->profile, err));
     FL_GO(make_plan(e, err));
     *out = e;
     return FL_OK;
@@ -204,6 +206,10 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
     const fl_buffers_shape buffers = buffers_shape(e);
     const fl_state_shape shape = state_shape(e);
     load_progress p = {.report = progress, .arg = progress_arg};
+
+    if (e->params.trace)
+        FL_TRY(fl_routing_open_trace(&e->routing, e->model, e->params.trace, e->params.block_size,
+                                     (int)buffers.max_rows, err));
 
     FL_TRY(fl_io_open(&e->io, e->params.io, fl_source_paths(src), fl_source_n_files(src), IO_DEPTH,
                       err));
@@ -264,6 +270,7 @@ void fl_engine_close(fl_engine **engine)
     fl_io_close(&e->host_io);
     fl_io_close(&e->io);
     fl_plan_free(&e->plan);
+    fl_routing_fini(&e->routing);
     fl_experts_free(&e->experts);
     fl_device_close(&e->dev);
     fl_pool_destroy(&e->exec.pool);

@@ -6,6 +6,7 @@
 #include "runtime/model/buffers.h"
 #include "runtime/model/linear.h"
 #include "runtime/model/model.h"
+#include "runtime/model/routing.h"
 #include "runtime/model/state.h"
 #include "runtime/model/weights.h"
 
@@ -30,8 +31,11 @@ typedef struct fl_engine_params {
     int block_size;       /* rows of a block pass, at most FL_MAX_BLOCK; 0 = the model's */
     bool mtp;             /* load the MTP block, for drafts; the file has one */
     int held_rows;        /* rows of a held pass (speculation), at most block_size; 0 = none */
-    uint64_t stall_ns; /* a request that has waited that long for a drive that gives nothing fails
-                          with FL_E_STALLED; 0 = a minute */
+    uint64_t stall_ns;   /* a request that has waited that long for a drive that gives nothing fails
+                            with FL_E_STALLED; 0 = a minute */
+    const char *profile; /* of expert use: experts get their places by it, and it learns; NULL: all
+                            experts are alike */
+    const char *trace;   /* file for the routing of all passes, or NULL */
     /* Host memory for checkpoints of the state, bytes; 0 = a tenth of this machine's. */
     uint64_t state_budget;
 } fl_engine_params;
@@ -56,7 +60,8 @@ typedef struct fl_engine {
     fl_state state;
     fl_buffers buf;
     void *mem[6]; /* device memory of the plan's items, in their order */
-    int n_rows;   /* rows of the last pass, whose hidden rows are in buf.x */
+    fl_routing routing;
+    int n_rows; /* rows of the last pass, whose hidden rows are in buf.x */
 } fl_engine;
 
 /* Most tokens, prompt and answer together, that --ctx can be for this model. */

@@ -125,6 +125,14 @@ const char *fl_facts_note(const fl_facts *f) { return f->note; }
 
 const char *fl_facts_path(const fl_facts *f) { return f->path; }
 
+fl_status fl_facts_sibling(const fl_facts *f, const char *kind, char **out, fl_err *err)
+{
+    *out = NULL;
+    if (!f->folder || asprintf(out, "%s/%s.%s", f->folder, f->id, kind) >= 0) return FL_OK;
+    *out = NULL;
+    return FL_FAIL(err, FL_E_NOMEM, 0, "stored facts on the model: no memory");
+}
+
 const fl_json *fl_facts_section(const fl_facts *f, const char *name)
 {
     const fl_json *s = fl_json_get(f->all, name);

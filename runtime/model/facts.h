@@ -25,6 +25,9 @@ void fl_facts_close(fl_facts **f);
 const char *fl_facts_note(const fl_facts *f);
 /* The file, there or not; NULL when neither XDG_CACHE_HOME nor HOME names a folder. */
 const char *fl_facts_path(const fl_facts *f);
+/* The name of another file on the model, beside that one: FOLDER/IDENTITY.KIND, malloc'ed; NULL
+ * when there is no folder. FL_E_NOMEM. */
+FL_CHECKED fl_status fl_facts_sibling(const fl_facts *f, const char *kind, char **out, fl_err *err);
 /* An object, borrowed until the next put or close; NULL when nothing is known. */
 const fl_json *fl_facts_section(const fl_facts *f, const char *name);
 

@@ -121,7 +121,8 @@ static fl_pass make_pass(fl_engine *e, int n_write, int n_block, const fl_clover
                      .at = e->state.n,
                      .n_write = n_write,
                      .n_rows = n_write + n_block,
-                     .sw = sw};
+                     .sw = sw,
+                     .routing = &e->routing};
 }
 
 fl_status fl_layer_forward(const fl_pass *p, int layer, fl_err *err)
@@ -137,6 +138,19 @@ fl_status fl_layer_forward(const fl_pass *p, int layer, fl_err *err)
     return fl_moe_forward(p, layer, err);
 }
 
+/* What kind of pass it is, to those who look at its routing. */
+static void begin_routing(const fl_pass *p)
+{
+    const bool clean = p->n_write == p->n_rows || p->commit;
+    const fl_trace_pass pass = {.kind = p->held         ? FL_PASS_VERIFY
+                                        : !clean        ? FL_PASS_BLOCK
+                                        : p->n_rows > 1 ? FL_PASS_PREFILL
+                                                        : FL_PASS_AR,
+                                .rows = p->n_rows,
+                                .clean = clean ? p->n_rows : p->n_write};
+    fl_routing_begin(p->routing, &pass, p->at + p->n_write);
+}
+
 static fl_status run_layers(fl_engine *e, const fl_pass *p, const int32_t *clean,
                             const int32_t *block, fl_err *err)
 {
@@ -144,7 +158,9 @@ static fl_status run_layers(fl_engine *e, const fl_pass *p, const int32_t *clean
     FL_TRY(embed_rows(e, clean, p->n_write, 0, err));
     FL_TRY(embed_rows(e, block, p->n_rows - p->n_write, p->n_write, err));
     fl_rope_prepare(p);
+    begin_routing(p);
     for (int i = 0; i < p->hp->n_layer; i++) FL_TRY(fl_layer_forward(p, i, err));
+    fl_routing_end(p->routing);
     e->n_rows = p->n_rows;
     return FL_OK;
 }

@@ -5,6 +5,7 @@
 #include "runtime/model/buffers.h"
 #include "runtime/model/linear.h"
 #include "runtime/model/observe.h"
+#include "runtime/model/routing.h"
 #include "runtime/model/state.h"
 #include "runtime/model/weights.h"
 
@@ -32,6 +33,7 @@ typedef struct fl_pass {
     const fl_state_copy *copy;
     int n_copies;
     const fl_observer *see; /* shown the inputs of products; or NULL */
+    fl_routing *routing;    /* told the experts of all rows; or NULL */
 } fl_pass;
 
 /* Rows of a block in front of its first mask (fl_pass.n_lead). */

@@ -271,6 +271,8 @@ fl_status fl_moe_forward(const fl_pass *p, int layer, fl_err *err)
 {
     FL_TRY(fl_moe_begin(p, layer, err));
     FL_TRY(route(p, layer, err));
+    if (p->routing)
+        fl_routing_layer(p->routing, layer, p->n_rows, p->hp->top_k, p->buf->route.expert);
     FL_TRY(run_union(p, layer, make_union(p), err));
     combine_run r = {.p = p};
     fl_pool_run(p->exec->pool, combine_task, &r, p->n_rows);

@@ -521,6 +521,14 @@ static fl_status say_canceled(const fl_gen_result *r, const fl_dialog *d, fl_err
                    d->path ? d->path : "");
 }
 
+/* Which experts the answer used, for the next runs: nothing that the answer should fail for. */
+static void keep_profile(fl_engine *e)
+{
+    fl_err why = {0};
+    if (fl_routing_save_profile(&e->routing, e->model, &why) != FL_OK)
+        fprintf(stderr, "note: the profile of expert use is not kept: %s\n", why.msg);
+}
+
 /* Answers the prompt; the model is loaded. */
 static fl_status answer(const fl_options *o, fl_engine *e, fl_gen_config *c, const int32_t *ids,
                         int64_t n, fl_dialog *d, fl_err *err)
@@ -540,11 +548,13 @@ static fl_status answer(const fl_options *o, fl_engine *e, fl_gen_config *c, con
     fl_progress_start(&s.progress);
     st = fl_generate(gen, c, ids, n, &r, err);
     fl_progress_end(&s.progress);
+    keep_profile(e);
     if (st == FL_E_STALLED) print_stall(e);
     if (st != FL_OK) goto out;
     FL_GO(s.st);
     FL_GO(finish_output(o, e, gen, c, &r, &s, d, err));
     FL_GO(fl_dialog_save(d, gen, o->stats, err));
+    FL_GO(fl_routing_save_trace(&e->routing, err));
     if (r.finish == FL_FINISH_CANCELED) st = say_canceled(&r, d, err);
 out:
     fl_interrupt_release();

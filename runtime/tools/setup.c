@@ -66,6 +66,9 @@ fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_er
     p->cpu_tier = o->cpu;
     p->io = o->io;
     p->state_budget = o->state_budget;
+    p->trace = o->trace_out;
+    if (o->command && fl_options_takes(o->command, "profile"))
+        p->profile = !o->profile ? "default" : strcmp(o->profile, "none") == 0 ? NULL : o->profile;
     if (o->kv) p->kv_type = (uint32_t)fl_type_by_name(o->kv);
     if (o->act && strcmp(o->act, "f32") == 0)
         p->act_f32 = true;
@@ -253,6 +256,7 @@ fl_status fl_setup_load(fl_engine *engine, fl_err *err)
     const fl_status st = fl_engine_load(engine, show_loading, &p, err);
     fl_progress_end(&p);
     FL_TRY(st);
+    if (engine->routing.profile_note) fprintf(stderr, "note: %s\n", engine->routing.profile_note);
     const char *fallback = fl_io_fallback(engine->io);
     if (fallback) fprintf(stderr, "note: %s\n", fallback);
     if (strcmp(fl_io_backend(engine->io), "buffered") == 0)

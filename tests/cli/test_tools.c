@@ -57,6 +57,37 @@ static const char *words_of(const char *format, const char *model, const char *f
 
 /* ---- run ---- */
 
+/* Runs over one profile, the later ones place experts by it: the same text as without. */
+static void run_keeps_a_profile_and_a_trace(void **state)
+{
+    (void)state;
+    static const char *const profile[] = {"mine", "mine", "none"};
+    char *trace = fl_tmp_path(dir, "run.trace"), *text[3], words[1024];
+    fl_engine_params p = fl_engine_defaults();
+    p.n_ctx = 256;
+    p.threads = 1;
+    const uint64_t vram = fl_vram_for(clover, &p, 50);
+    for (int i = 0; i < 3; i++) {
+        snprintf(words, sizeof words,
+                 "run %s -p hello --mode block --max-tokens 40 --ctx 256 --vram %llu --threads 1 "
+                 "--ignore-eos --repeat-stop off --profile %s --trace-out %s",
+                 clover, (unsigned long long)vram, profile[i], trace);
+        text[i] = fl_command_output(fl_tool_run, words);
+        assert_string_equal(text[i], text[0]);
+    }
+    for (int i = 0; i < 3; i++) free(text[i]);
+    fl_trace *t = NULL;
+    int64_t done = 0;
+    ASSERT_OK(fl_trace_open(&t, trace, &err));
+    for (int i = 0; i < fl_trace_n_passes(t); i++)
+        if (fl_trace_get_pass(t, i)->kind == FL_PASS_BLOCK) done += fl_trace_get_pass(t, i)->done;
+    assert_true(done >= 40);
+    fl_trace_close(&t);
+    free(trace);
+    ASSERT_FAILS(call(fl_tool_run, words_of("run %s -p hello --profile a/b", clover, "")), FL_E_ARG,
+                 "--profile a/b: expected");
+}
+
 static void run_streams_in_ar_the_text_that_auto_puts_into_json(void **state)
 {
     (void)state;
@@ -357,6 +388,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(run_streams_in_ar_the_text_that_auto_puts_into_json),
         cmocka_unit_test(run_takes_blocks_a_file_and_a_small_budget),
+        cmocka_unit_test(run_keeps_a_profile_and_a_trace),
         cmocka_unit_test(run_names_what_is_wrong),
         cmocka_unit_test(logits_writes_what_the_forward_gives),
         cmocka_unit_test(logits_denoise_masks_the_positions_named),
