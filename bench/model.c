@@ -7,9 +7,10 @@
  * else it is one pass. Tokens are random; a context is random keys and values. --busy starts so
  * many processes that do nothing but compute, on the last cores. One JSON object a line and
  * measurement on standard output:
- *   {"model":"m.gguf","pass":"clean","rows":1,"passes":32,"context":0,"threads":2,
- *    "cpu":"avx2","busy":0,"ns":[...]}
- * and tokens per second (medians) on standard error. */
+ *   {"model":"m.gguf","pass":"clean","rows":1,"passes":32,"context":0,
+ *    "major_faults":0,"threads":2,"cpu":"avx2","busy":0,"ns":[...]}
+ * where major_faults are pages that the process read from a file since the model was loaded;
+ * tokens per second (medians) on standard error. */
 #include <errno.h>
 #include <getopt.h>
 #include <sched.h>
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "bench/support/report.h"
@@ -51,6 +53,7 @@ typedef struct bench {
     variant v[MAX_VARIANTS];
     int n;
     uint64_t random;
+    long faults; /* major ones, until the model was loaded */
 } bench;
 
 /* ---- command line ---- */
@@ -207,14 +210,22 @@ static fl_status sample(bench *b, variant *v, int rows, int passes, int64_t cont
     return FL_OK;
 }
 
+static long major_faults(void)
+{
+    struct rusage r;
+    getrusage(RUSAGE_SELF, &r);
+    return r.ru_majflt;
+}
+
 static void print(const bench *b, const variant *v, int rows, int passes, int64_t context)
 {
     const settings *s = b->s;
     const int threads = fl_pool_threads(v->pool), n = (int)s->samples;
     const char *pass = s->block ? "block" : "clean";
     printf("{\"model\":\"%s\",\"pass\":\"%s\",\"rows\":%d,\"passes\":%d,\"context\":%lld,"
-           "\"threads\":%d,\"cpu\":\"%s\",\"busy\":%d,",
-           s->model, pass, rows, passes, (long long)context, threads, v->k.name, (int)s->busy);
+           "\"major_faults\":%ld,\"threads\":%d,\"cpu\":\"%s\",\"busy\":%d,",
+           s->model, pass, rows, passes, (long long)context, major_faults() - b->faults, threads,
+           v->k.name, (int)s->busy);
     bench_print_samples(v->ns, n);
     fprintf(stderr, "%s, %3d rows at %6lld, %d threads, %-11s %8.2f tokens/s\n", pass, rows,
             (long long)context, threads, v->k.name,
@@ -247,6 +258,7 @@ static fl_status run(bench *b, const fl_model *model, fl_err *err)
     FL_TRY(make_variants(b, err));
     FL_TRY(fl_engine_open(&b->e, model, &p, err));
     FL_TRY(fl_engine_load(b->e, NULL, NULL, err));
+    b->faults = major_faults();
     fl_pool *own = b->e->exec.pool;
     fill_context(b, context);
     start_busy(s->busy);

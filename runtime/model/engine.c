@@ -145,7 +145,10 @@ static fl_status make_plan(fl_engine *e, fl_err *err)
     FL_TRY(fl_state_fit_copies(state.gdn, e->params.state_budget, e->params.n_ctx, &in.copy_bytes,
                                &n_copies, err));
     in.n_copies = (uint64_t)n_copies;
-    in.host_cap = in.host_asked ? e->params.ram : free_ram(in.n_copies * in.copy_bytes);
+    const uint64_t free = free_ram(in.n_copies * in.copy_bytes);
+    in.host_cap = in.host_asked ? e->params.ram : free;
+    /* The host device's memory is everybody's. */
+    if (!e->params.vram && in.host_is_device && in.device_cap > free) in.device_cap = free;
     e->plan_input = in;
     return fl_plan_make(&in, &e->plan, err);
 }

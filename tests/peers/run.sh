@@ -9,7 +9,9 @@
 #        without a step: all of these. Ends with "N passed, N failed".
 #        Only when asked for, since they need 45, 8 and 5 GB of disk for a synthetic model, which is
 #        removed again: rate (weights per second and memory of quantize beside llama.cpp's), memory
-#        (importance under a cap), reads (beside fio's, which must be installed) and speed (tokens per second beside llama.cpp's, which takes tools
+#        (importance under a cap), capped (tokens per second under a cap beside llama.cpp's, which
+#        takes tools), reads (beside those of fio, which must be installed) and speed
+#        (tokens per second beside llama.cpp's, which takes tools
 #        and tools_avx2; raw samples in build/peers/speed.jsonl; half an hour without other work).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -140,6 +142,17 @@ reads() {
     "$venv/bin/python" tests/peers/compare_reads.py "$model" build/release/bench/io \
         "$work/reads.jsonl" || failed=1
     [ -n "${READS_FILE:-}" ] || rm -f "$model"
+    return $failed
+}
+
+# CAPPED_MODEL: one of bench/synth. Control groups take root.
+capped() {
+    local model=${CAPPED_MODEL:-$work/capped.gguf} failed=0
+    make all build/release/bench/synth build/release/bench/model || return 1
+    [ -e "$model" ] || build/release/bench/synth "$model" || return 1
+    "$venv/bin/python" tests/peers/compare_capped.py "$model" "$FOURLEAF" build/release/bench/model \
+        "$tools_bin/llama-bench" "$work/capped.jsonl" || failed=1
+    [ -n "${CAPPED_MODEL:-}" ] || rm -f "$model"
     return $failed
 }
 
