@@ -209,6 +209,68 @@ static void a_drive_that_hangs(void **state)
     }
 }
 
+static void unload(void)
+{
+    fl_generator_destroy(&gen);
+    fl_unload(&loaded);
+}
+
+/* ---- the host tier ---- */
+
+static const fl_lane_choice lanes[] = {FL_LANES_CPU, FL_LANES_DEVICE};
+static void load_with_host_tier(fl_lane_choice choice);
+
+/* What cannot be loaded to host memory is read when it is needed; if that fails, too, it is told.
+ */
+static void errors_while_the_host_tier_loads(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        for (uint64_t s = 1; s <= FL_SANITIZED_OR(2, 8); s++) {
+            fl_err err;
+            int32_t got[N_OUT];
+            load_with_host_tier(lanes[i]);
+            const fl_io_fake_config c = {.seed = s,
+                                         .short_chance = 100,
+                                         .fail_at = -1,
+                                         .fail_chance = 200,
+                                         .fail_errno = ENXIO,
+                                         .reorder = true};
+            fl_io_fake_set(loaded.engine->host_io, &c);
+            for (int mode = 0; mode < N_MODES; mode++) ask_right(mode);
+            assert_true(fl_io_fake_failed(loaded.engine->host_io) > 0);
+            faults(c);
+            if (ask(0, got, &err) == FL_OK)
+                assert_memory_equal(got, want[0], sizeof(got));
+            else
+                assert_line(&err, "failed: No such device");
+            no_faults();
+            for (int mode = 0; mode < N_MODES; mode++) ask_right(mode);
+            unload();
+        }
+}
+
+static void a_drive_that_hangs_while_the_host_tier_loads(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        fl_err err;
+        int32_t got[N_OUT];
+        load_with_host_tier(lanes[i]);
+        fl_io *io = loaded.engine->host_io;
+        fl_io_set_limit(io, 20000000);
+        fl_io_fake_set(
+            io, &(fl_io_fake_config){.fail_at = -1, .stall_chance = 1024, .stall_ns = UINT64_MAX});
+        for (int again = 0; again < 3; again++) {
+            assert_int_equal(ask(i, got, &err), FL_E_STALLED);
+            assert_line(&err, "the drive hangs");
+        }
+        fl_io_fake_set(io, &(fl_io_fake_config){.fail_at = -1});
+        for (int mode = 0; mode < N_MODES; mode++) ask_right(mode);
+        unload();
+    }
+}
+
 /* ---- the file ---- */
 
 static void fill(const char *to, uint64_t seed)
@@ -230,10 +292,15 @@ static void load(const char *io)
     ASSERT_OK(fl_generator_create(&gen, loaded.engine, &err));
 }
 
-static void unload(void)
+static void load_with_host_tier(fl_lane_choice choice)
 {
-    fl_generator_destroy(&gen);
-    fl_unload(&loaded);
+    fl_err err;
+    fl_engine_params p = tight(path, "fake");
+    p.ram = 1 << 30;
+    p.lanes = choice;
+    loaded = fl_load(path, &p);
+    assert_true(loaded.engine->plan.n_host > 0);
+    ASSERT_OK(fl_generator_create(&gen, loaded.engine, &err));
 }
 
 static void befall(mishap what)
@@ -371,6 +438,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(errors_that_pass, setup_fake, teardown_fake),
         cmocka_unit_test_setup_teardown(a_storm, setup_fake, teardown_fake),
         cmocka_unit_test_setup_teardown(a_drive_that_hangs, setup_fake, teardown_fake),
+        cmocka_unit_test_setup(errors_while_the_host_tier_loads, setup_file),
+        cmocka_unit_test_setup(a_drive_that_hangs_while_the_host_tier_loads, setup_file),
         cmocka_unit_test(a_file_that_changes),
         cmocka_unit_test_setup(a_file_that_is_not_needed, setup_file),
         cmocka_unit_test_setup(a_file_that_changes_before_it_is_loaded, setup_file),
