@@ -14,14 +14,13 @@ static int n_keys(const fl_plan *p) { return p->in.n_layer * p->in.n_expert; }
 
 /* ---- sizes ---- */
 
-static fl_status sum_sizes(fl_plan *p, const uint64_t *host_bytes, uint64_t *largest, fl_err *err)
+static fl_status sum_sizes(fl_plan *p, const uint64_t *host_bytes, fl_err *err)
 {
     const fl_plan_input *in = &p->in;
     uint64_t host = 0;
     bool over = false;
     for (int i = 0; i < in->n_items; i++)
         over |= __builtin_add_overflow(p->fixed_bytes, in->item[i].bytes, &p->fixed_bytes);
-    *largest = 0;
     for (int i = 0; i < n_keys(p); i++) {
         const uint64_t b = in->expert_bytes[i];
         if (b % 64)
@@ -31,17 +30,16 @@ static fl_status sum_sizes(fl_plan *p, const uint64_t *host_bytes, uint64_t *lar
         over |= __builtin_add_overflow(p->expert_bytes, b, &p->expert_bytes);
         over |= host_bytes && __builtin_add_overflow(host, host_bytes[i], &host);
         p->n_total += b != 0;
-        *largest = max_u64(*largest, b);
+        p->largest_bytes = max_u64(p->largest_bytes, b);
     }
     /* Slots and staging are products of the largest size: keep them far from overflow too. */
     over |= __builtin_add_overflow(p->fixed_bytes, p->expert_bytes, &p->full_device_cap);
-    if (over || *largest > UINT64_MAX / 4 / FL_PLAN_MAX_STAGES || host > UINT64_MAX / 4)
+    if (over || p->largest_bytes > UINT64_MAX / 4 / FL_PLAN_MAX_STAGES || host > UINT64_MAX / 4)
         return FL_FAIL(err, FL_E_ARG, 0, "plan: the sizes of the model overflow 64 bits");
-    p->min_device_cap = p->fixed_bytes + *largest;
     return FL_OK;
 }
 
-static fl_status refuse_device(const fl_plan *p, uint64_t largest, fl_err *err)
+static fl_status refuse_device(const fl_plan *p, uint64_t need, fl_err *err)
 {
     const fl_plan_input *in = &p->in;
     const fl_plan_item *big = NULL;
@@ -51,11 +49,11 @@ static fl_status refuse_device(const fl_plan *p, uint64_t largest, fl_err *err)
                    "device memory: needs at least %llu bytes (%.1f MiB: %.1f fixed, of which %s "
                    "%.1f, and %.1f for one expert), the cap is %llu bytes (%.1f MiB); "
                    "--vram %lluM would do%s%s",
-                   (unsigned long long)p->min_device_cap, (double)p->min_device_cap / MiB,
-                   (double)p->fixed_bytes / MiB, big ? big->name : "nothing",
-                   big ? (double)big->bytes / MiB : 0.0, (double)largest / MiB,
-                   (unsigned long long)in->device_cap, (double)in->device_cap / MiB,
-                   up_mib(p->min_device_cap), in->less ? ", " : "", in->less ? in->less : "");
+                   (unsigned long long)need, (double)need / MiB, (double)p->fixed_bytes / MiB,
+                   big ? big->name : "nothing", big ? (double)big->bytes / MiB : 0.0,
+                   (double)p->largest_bytes / MiB, (unsigned long long)in->device_cap,
+                   (double)in->device_cap / MiB, up_mib(need), in->less ? ", " : "",
+                   in->less ? in->less : "");
 }
 
 static fl_status check_host_cap(const fl_plan *p, fl_err *err)
@@ -77,6 +75,8 @@ typedef struct ranked {
     uint32_t heat;
     int32_t turn; /* place in the round robin over the layers */
     int32_t key;
+    int32_t place; /* in the order below */
+    bool pinned;
 } ranked;
 
 static int by_heat(const void *a, const void *b)
@@ -95,15 +95,101 @@ static void rank(const fl_plan *p, const uint32_t *heat, ranked *order)
         order[i] = (ranked){.heat = heat ? heat[key] : 0, .turn = i, .key = key};
     }
     if (heat) qsort(order, (size_t)n_keys(p), sizeof *order, by_heat);
+    for (int i = 0; i < n_keys(p); i++) order[i].place = i;
+}
+
+/* ---- pins ---- */
+
+static int pinned_first(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    if (x->pinned != y->pinned) return x->pinned ? -1 : 1;
+    return (x->place > y->place) - (x->place < y->place);
+}
+
+static int least(int a, int b) { return a < b ? a : b; }
+
+/* Marks all experts of the first `layers` layers, and in each layer the first `experts` of the
+ * order. The least device memory that then works: beside the pinned ones one slot, if others are
+ * left, that holds any of them. */
+static uint64_t pin(fl_plan *p, ranked *order, int layers, int experts)
+{
+    const int n_expert = p->in.n_expert;
+    uint64_t slot = 0;
+    p->pinned_bytes = 0;
+    p->n_pinned = 0;
+    for (int i = 0; i < n_keys(p); i++) order[i].pinned = order[i].key / n_expert < layers;
+    for (int layer = least(layers, p->in.n_layer); experts > 0 && layer < p->in.n_layer; layer++)
+        for (int i = 0, n = 0; i < n_keys(p) && n < experts; i++) {
+            if (order[i].key / n_expert != layer) continue;
+            order[i].pinned = true;
+            n++;
+        }
+    for (int i = 0; i < n_keys(p); i++) {
+        const uint64_t b = p->in.expert_bytes[order[i].key];
+        if (order[i].pinned) {
+            p->pinned_bytes += b;
+            p->n_pinned += b != 0;
+        } else {
+            slot = max_u64(slot, b);
+        }
+    }
+    return p->fixed_bytes + p->pinned_bytes + slot;
+}
+
+/* What is too much are the pins: says how many of them would do. */
+static fl_status refuse_pins(fl_plan *p, ranked *order, fl_err *err)
+{
+    const fl_plan_input *in = &p->in;
+    const uint64_t need = p->min_device_cap;
+    const bool by_layer = in->pin_layers > 0;
+    int n = by_layer ? least(in->pin_layers, in->n_layer) : least(in->pin_experts, in->n_expert);
+    const int asked = by_layer ? in->pin_layers : in->pin_experts;
+    const char *knob = by_layer ? "--gpu-layers" : "--gpu-experts";
+    uint64_t then = need;
+    while (n > 0 && then > in->device_cap) {
+        n--;
+        then = by_layer ? pin(p, order, n, in->pin_experts) : pin(p, order, 0, n);
+    }
+    if (then <= in->device_cap)
+        return FL_FAIL(err, FL_E_ARG, 0,
+                       "%s %d: with the experts that it keeps in device memory it needs at least "
+                       "%llu bytes (%.1f MiB), the cap is %llu bytes (%.1f MiB); %s %d or --vram "
+                       "%lluM would do",
+                       knob, asked, (unsigned long long)need, (double)need / MiB,
+                       (unsigned long long)in->device_cap, (double)in->device_cap / MiB, knob, n,
+                       up_mib(need));
+    return FL_FAIL(
+        err, FL_E_ARG, 0,
+        "--gpu-layers %d and --gpu-experts %d: with the experts that they keep in device "
+        "memory it needs at least %llu bytes (%.1f MiB), the cap is %llu bytes (%.1f "
+        "MiB); --vram %lluM would do, or fewer of both",
+        in->pin_layers, in->pin_experts, (unsigned long long)need, (double)need / MiB,
+        (unsigned long long)in->device_cap, (double)in->device_cap / MiB, up_mib(need));
+}
+
+/* The device memory does not do. */
+static fl_status refuse(fl_plan *p, ranked *order, fl_err *err)
+{
+    const uint64_t need = p->min_device_cap;
+    const uint64_t bare = pin(p, order, 0, 0);
+    fl_status st;
+    if (p->in.device_cap >= bare)
+        st = refuse_pins(p, order, err);
+    else
+        st = refuse_device(p, bare, err);
+    p->min_device_cap = need;
+    return st;
 }
 
 /* ---- device ---- */
 
-static uint64_t choose_slots(const fl_plan *p, uint64_t largest)
+static uint64_t choose_slots(const fl_plan *p)
 {
-    const uint64_t room = (p->in.device_cap - p->fixed_bytes) / largest;
+    const uint64_t room = p->in.device_cap - p->fixed_bytes - p->pinned_bytes;
+    const uint64_t most = max_u64(room / p->largest_bytes, 1); /* what is not pinned may be small */
     const uint64_t k = p->in.top_k > 2 ? (uint64_t)p->in.top_k : 2;
-    return min_u64(room, min_u64(max_u64(room / 8, k), 2 * k));
+    return min_u64(most, min_u64(max_u64(most / 8, k), 2 * k));
 }
 
 /* Takes the longest run of the order that fits beside the slots. The slots' size is that of the
@@ -154,11 +240,11 @@ static void derive_device(fl_plan *p, uint64_t max_slots)
 
 /* ---- host ---- */
 
-static void size_staging(fl_plan *p, uint64_t largest)
+static void size_staging(fl_plan *p)
 {
     if (!p->n_total) return;
     p->n_stages = p->n_total < FL_PLAN_MAX_STAGES ? p->n_total : FL_PLAN_MAX_STAGES;
-    p->stage_bytes = (largest + FL_PLAN_STAGE_SLACK + 4095) & ~(uint64_t)4095;
+    p->stage_bytes = (p->largest_bytes + FL_PLAN_STAGE_SLACK + 4095) & ~(uint64_t)4095;
     p->staging_bytes = (uint64_t)p->n_stages * p->stage_bytes;
 }
 
@@ -186,14 +272,13 @@ static void choose_host(fl_plan *p, const ranked *order, const uint64_t *host_by
 
 /* ---- all of it ---- */
 
-static void place_experts(fl_plan *p, const fl_plan_input *in, ranked *order, uint64_t largest)
+static void place_experts(fl_plan *p, const ranked *order)
 {
     uint64_t max_slots = 0;
-    rank(p, in->heat, order);
-    if (in->device_cap >= p->full_device_cap) {
+    if (p->in.device_cap >= p->full_device_cap) {
         memset(p->tier, FL_TIER_DEVICE, (size_t)n_keys(p));
     } else {
-        max_slots = choose_slots(p, largest);
+        max_slots = choose_slots(p);
         choose_resident(p, order, max_slots);
     }
     derive_device(p, max_slots);
@@ -215,17 +300,19 @@ fl_status fl_plan_make(const fl_plan_input *in, fl_plan *out, fl_err *err)
     out->tier = calloc(n + 1, 1);
     out->in.expert_bytes = sizes;
     fl_status st = FL_OK;
-    uint64_t largest = 0;
     if (!sizes || !order || !out->tier) {
         st = FL_FAIL(err, FL_E_NOMEM, errno, "plan: out of memory for %zu experts", n);
         goto out;
     }
     if (n) memcpy(sizes, in->expert_bytes, n * sizeof *sizes);
-    FL_GO(sum_sizes(out, in->host_bytes, &largest, err));
-    if (in->device_cap < out->min_device_cap) FL_GO(refuse_device(out, largest, err));
-    size_staging(out, largest);
+    FL_GO(sum_sizes(out, in->host_bytes, err));
+    rank(out, in->heat, order);
+    out->min_device_cap = pin(out, order, in->pin_layers, in->pin_experts);
+    if (in->device_cap < out->min_device_cap) FL_GO(refuse(out, order, err));
+    qsort(order, n, sizeof *order, pinned_first);
+    size_staging(out);
     FL_GO(check_host_cap(out, err));
-    place_experts(out, in, order, largest);
+    place_experts(out, order);
     choose_host(out, order, in->host_bytes);
 out:
     free(order);

@@ -46,7 +46,10 @@ typedef struct fl_plan_input {
     fl_plan_item item[FL_PLAN_MAX_ITEMS];
     int n_items;
     int n_layer, n_expert, top_k;
-    bool last_is_mtp;              /* the last layer is the MTP block's, for the table */
+    int pin_layers;   /* all experts of the first so many layers stay on the device; more than there
+                         are means all */
+    int pin_experts;  /* so many experts of each layer do, its hottest; likewise */
+    bool last_is_mtp; /* the last layer is the MTP block's, for the table */
     const uint64_t *expert_bytes;  /* [n_layer * n_expert]: bytes of one expert (all its parts,
                                       each rounded up to 64); 0 in a layer that has no experts */
     const uint64_t *host_bytes;    /* [n_layer * n_expert]: what one takes in the host tier
@@ -67,6 +70,7 @@ typedef struct fl_plan_input {
  *   order expert 0 of every layer, expert 1 of every layer, ...: as many of that order as fit, then
  *   colder ones further on that still fit. So with flat heat no layer's share differs by more than
  *   one expert where all experts have one size.
+ *   Pinned experts come first of all, before slots too, but for one of these.
  *   The host tier takes from the rest in the same way, as host_cap - staging_bytes allows. */
 typedef struct fl_plan {
     fl_plan_input in; /* copy; expert_bytes points to the plan's own copy, host_bytes, heat: NULL */
@@ -74,6 +78,9 @@ typedef struct fl_plan {
     int n_resident;   /* experts of tier DEVICE, without those of 0 bytes (which have that tier) */
     int n_host;       /* of tier HOST */
     int n_total;      /* experts of the model, without those of 0 bytes */
+    int n_pinned;     /* of the resident ones: by pin_layers and pin_experts */
+    uint64_t pinned_bytes;
+    uint64_t largest_bytes; /* of an expert */
     uint64_t resident_bytes;
     uint64_t expert_bytes; /* of all experts */
     int n_slots;           /* streaming slots in device memory, 0 when all are resident */
@@ -99,7 +106,8 @@ static inline fl_tier fl_plan_tier(const fl_plan *p, int layer, int expert)
 }
 
 /* FL_E_NOMEM, or FL_E_ARG where the cap was asked for, when even the minimum does not fit: the
- * message names the need, the cap and the --vram value that would do. FL_E_ARG: a host_cap that was
+ * message names the need, the cap and the --vram value that would do, and of pins that are too many
+ * the number that would do. FL_E_ARG: a host_cap that was
  * asked for, is not 0 and does not hold the staging buffers (the --ram value that would do is
  * named); sizes that no model has (overflow, an expert size that is no multiple of 64, top_k >
  * n_expert). On failure *out is empty, except that min_device_cap and full_device_cap are set when

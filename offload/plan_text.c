@@ -49,13 +49,31 @@ static uint64_t tier_bytes(const fl_plan *p, fl_tier tier)
 
 static void print_tokens_need(FILE *f, const fl_plan *p)
 {
-    const uint64_t largest = p->min_device_cap - p->fixed_bytes;
     if (p->n_slots < p->in.top_k && p->n_slots < p->n_total - p->n_resident)
+        fprintf(
+            f,
+            " A token's %d experts come in parts, %d at a time; from --vram %" PRIu64
+            "M on they fit at once.",
+            p->in.top_k, p->n_slots,
+            whole_mib(p->fixed_bytes + p->pinned_bytes + (uint64_t)p->in.top_k * p->largest_bytes));
+}
+
+/* What the user pinned, in both directions: such options are easily read the wrong way round. */
+static void print_pins(FILE *f, const fl_plan *p)
+{
+    const int layers = p->in.n_layer < p->in.pin_layers ? p->in.n_layer : p->in.pin_layers;
+    const int experts = p->in.n_expert < p->in.pin_experts ? p->in.n_expert : p->in.pin_experts;
+    if (layers > 0)
         fprintf(f,
-                " A token's %d experts come in parts, %d at a time; from --vram %" PRIu64
-                "M on they fit at once.",
-                p->in.top_k, p->n_slots,
-                whole_mib(p->fixed_bytes + (uint64_t)p->in.top_k * largest));
+                "--gpu-layers keeps all experts of %d layer%s in device memory; those of the other "
+                "%d layer%s are not pinned.\n",
+                layers, layers == 1 ? "" : "s", p->in.n_layer - layers,
+                p->in.n_layer - layers == 1 ? "" : "s");
+    if (experts > 0 && layers < p->in.n_layer)
+        fprintf(f,
+                "--gpu-experts keeps %d expert%s of each layer in device memory; the other %d of "
+                "each are not pinned.\n",
+                experts, experts == 1 ? "" : "s", p->in.n_expert - experts);
 }
 
 /* Why the experts lie where they do. */
@@ -185,6 +203,7 @@ static void print_all(FILE *f, const fl_plan *p)
     print_table(f, p);
     print_reason(f, p);
     fprintf(f, "\n");
+    print_pins(f, p);
 }
 
 char *fl_plan_text(const fl_plan *p) { return printed(p, print_all); }
@@ -240,6 +259,8 @@ static fl_json *experts_json(const fl_plan *p)
     fl_json_set_int(x, "file", n_file(p));
     set_bytes(x, "bytes", p->expert_bytes);
     set_bytes(x, "streaming_bytes", streaming_bytes(p));
+    fl_json_set_int(x, "pinned", p->n_pinned);
+    set_bytes(x, "pinned_bytes", p->pinned_bytes);
     fl_plan_run r;
     for (int layer = 0; fl_plan_next_run(p, &layer, &r);) {
         fl_json *l = fl_json_new_object();

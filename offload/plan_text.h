@@ -14,6 +14,7 @@ char *fl_plan_text(const fl_plan *p);
  *               "items": [{"name", "bytes"}],
  *               "resident_bytes", "slots": [{"count", "bytes" (of one)}]},
  *    "experts": {"total", "resident", "host", "file", "bytes", "streaming_bytes",
+ *                "pinned", "pinned_bytes",
  *                "layers": [{"first", "last", "experts", "resident", "host", "expert_bytes"}]},
  *    "host": {"bytes", "staging_bytes", "arena_bytes", "checkpoint_bytes", "n_checkpoints"},
  *    "file_bytes", "min_device_cap", "full_device_cap", "full_host_cap", "reason"} */

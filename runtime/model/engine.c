@@ -123,6 +123,8 @@ static fl_status make_plan(fl_engine *e, fl_err *err)
                                    : state.held > 0 ? ITEM_MTP
                                                     : ITEM_HELD,
                         .n_layer = expert_layers(e),
+                        .pin_layers = e->params.gpu_layers,
+                        .pin_experts = e->params.gpu_experts,
                         .last_is_mtp = e->params.mtp,
                         .n_expert = ix->hp.n_expert,
                         .top_k = ix->hp.top_k,

@@ -21,6 +21,8 @@ typedef struct fl_engine_params {
                              no host tier; FL_RAM_FREE = what is free now, less a headroom */
     fl_lane_choice lanes; /* where experts of the host tier are computed */
     const char *less;     /* how a plan that does not fit could, but for the cap; NULL: no way */
+    int gpu_layers;       /* pins: fl_plan_input.pin_layers, pin_experts */
+    int gpu_experts;
     int64_t n_ctx;        /* tokens; 0 = min(model's, FL_DEFAULT_CONTEXT) */
     int64_t chunk;        /* prefill rows per pass; 0 = 512 */
     uint32_t kv_type;     /* FL_TYPE_F16, FL_TYPE_Q8_0 or FL_TYPE_F32 */

@@ -58,6 +58,8 @@ fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_er
     p->vram = o->vram;
     p->ram = o->ram;
     p->lanes = parse_lanes(o->lanes);
+    p->gpu_layers = (int)o->gpu_layers;
+    p->gpu_experts = (int)o->gpu_experts;
     if (o->command && fl_options_takes(o->command, "ctx"))
         p->less = "a smaller --ctx or --chunk needs less";
     p->n_ctx = o->ctx;

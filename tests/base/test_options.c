@@ -62,6 +62,8 @@ static void values_land_in_their_fields(void **state)
     ASSERT_OK(parse("plan --shape clover-35b-a3b --vram 16G"));
     assert_true(o.n_args == 0);
     assert_string_equal(o.shape, "clover-35b-a3b");
+    ASSERT_OK(parse("run m -p x --gpu-layers 30 --gpu-experts 12"));
+    assert_true(o.gpu_layers == 30 && o.gpu_experts == 12);
     ASSERT_OK(parse("importance m a.txt b.jsonl -o f --ctx 256 --tokens 1000"));
     assert_true(o.n_args == 3 && o.ctx == 256 && o.tokens == 1000 && !o.merge);
     ASSERT_OK(parse("importance --merge a b -o f"));

@@ -81,7 +81,7 @@ static void check(const fl_plan *p)
     /* Fewer slots than a token wants only where all memory is slots already. */
     if (p->n_slots < k && p->n_slots < n_stream)
         assert_true(p->in.device_cap - p->fixed_bytes <
-                    (uint64_t)k * (p->min_device_cap - p->fixed_bytes));
+                    (uint64_t)k * p->largest_bytes + p->pinned_bytes);
     assert_int_equal(p->staging_bytes, (uint64_t)p->n_stages * p->stage_bytes);
     assert_int_equal(p->stage_bytes % 4096, 0);
     assert_true(n_total == 0 ? p->n_stages == 0 : p->n_stages >= 1);
@@ -163,6 +163,101 @@ static void test_random(void **state)
             fl_plan_free(&q);
         }
     }
+}
+
+/* ---- pins ---- */
+
+static bool is_pinned(const fl_plan_input *in, int layer, int expert)
+{
+    int hotter = 0;
+    for (int e = 0; e < in->n_expert; e++) {
+        const uint32_t h = in->heat ? in->heat[layer * in->n_expert + e] : 0;
+        const uint32_t own = in->heat ? in->heat[layer * in->n_expert + expert] : 0;
+        hotter += h > own || (h == own && e < expert);
+    }
+    return layer < in->pin_layers || hotter < in->pin_experts;
+}
+
+static void check_pins(const fl_plan *p, const fl_plan_input *in)
+{
+    int n = 0;
+    for (int l = 0; l < in->n_layer; l++)
+        for (int e = 0; e < in->n_expert; e++) {
+            if (!is_pinned(in, l, e)) continue;
+            assert_int_equal(fl_plan_tier(p, l, e), FL_TIER_DEVICE);
+            n += in->expert_bytes[l * in->n_expert + e] != 0;
+        }
+    assert_int_equal(p->n_pinned, n);
+}
+
+/* What a refusal of pins names is taken, and then works: the number of pins, or the budget. */
+static void take_advice(fl_plan_input *in, const fl_err *err)
+{
+    const int layers = in->pin_layers, experts = in->pin_experts;
+    const uint64_t cap = in->device_cap;
+    const char *would = strrchr(err->msg, ';'), *vram = strstr(err->msg, "--vram ");
+    unsigned long long m = 0;
+    int n = 0;
+    fl_plan p;
+    assert_true(would && vram);
+    if (sscanf(would, "; --gpu-layers %d", &n) == 1)
+        in->pin_layers = n;
+    else if (sscanf(would, "; --gpu-experts %d", &n) == 1)
+        in->pin_experts = n;
+    if (in->pin_layers != layers || in->pin_experts != experts) {
+        assert_true(in->pin_layers < layers || in->pin_experts < experts);
+        assert_int_equal(at(in, cap, &p, NULL), FL_OK);
+        check_pins(&p, in);
+        fl_plan_free(&p);
+    }
+    in->pin_layers = layers;
+    in->pin_experts = experts;
+    assert_int_equal(sscanf(vram, "--vram %lluM", &m), 1);
+    assert_int_equal(at(in, m << 20, &p, NULL), FL_OK);
+    check_pins(&p, in);
+    fl_plan_free(&p);
+}
+
+static void test_pins(void **state)
+{
+    (void)state;
+    uint64_t sizes[8 * 12];
+    uint32_t heat[8 * 12];
+    int refused = 0, by_number = 0;
+    for (int round = 0; round < 3000; round++) {
+        fl_plan_input in = {.n_layer = 1 + (int)rnd(8), .n_expert = 1 + (int)rnd(12), .top_k = 1};
+        for (int i = 0; i < in.n_layer * in.n_expert; i++) {
+            sizes[i] = round % 2 ? 64 * 77 : 64 * (uint64_t)rnd(500);
+            heat[i] = rnd(5);
+        }
+        in.expert_bytes = sizes;
+        if (rnd(2)) in.heat = heat;
+        in.pin_layers = rnd(3) ? (int)rnd((uint32_t)in.n_layer + 3) : 0;
+        in.pin_experts = rnd(2) ? (int)rnd((uint32_t)in.n_expert + 3) : 0;
+        in.item[0] = (fl_plan_item){.name = "x", .bytes = rnd(100000)};
+        in.n_items = 1;
+        fl_plan p;
+        fl_err err = {0};
+        assert_int_equal(at(&in, UINT64_MAX, &p, NULL), FL_OK);
+        const uint64_t lo = p.min_device_cap, hi = p.full_device_cap;
+        fl_plan_free(&p);
+        for (int i = 0; i < 4; i++) {
+            const uint64_t cap = i ? lo + rnd((uint32_t)(hi - lo) + 1) : lo;
+            assert_int_equal(at(&in, cap, &p, NULL), FL_OK);
+            check_pins(&p, &in);
+            fl_plan_free(&p);
+        }
+        if (!lo) continue;
+        const uint64_t less = lo - 1 - rnd((uint32_t)lo);
+        const fl_status st = at(&in, less, &p, &err);
+        assert_int_equal(p.min_device_cap, lo);
+        assert_int_equal(st, strstr(err.msg, "--gpu") ? FL_E_ARG : FL_E_NOMEM);
+        if (st != FL_E_ARG) continue;
+        refused++;
+        by_number += strstr(err.msg, "; --gpu") != NULL;
+        take_advice(&in, &err);
+    }
+    assert_true(refused > 100 && by_number > 100);
 }
 
 /* The host tier takes from what the device leaves: to the byte, for any pair of caps. */
@@ -360,10 +455,10 @@ static void test_bad_input(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),      cmocka_unit_test(test_host_tier),
-        cmocka_unit_test(test_heat),        cmocka_unit_test(test_host_message),
-        cmocka_unit_test(test_large_model), cmocka_unit_test(test_message),
-        cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_random),       cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_host_tier),    cmocka_unit_test(test_heat),
+        cmocka_unit_test(test_host_message), cmocka_unit_test(test_large_model),
+        cmocka_unit_test(test_message),      cmocka_unit_test(test_bad_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

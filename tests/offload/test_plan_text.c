@@ -252,10 +252,32 @@ static void test_json(void **state)
     }
 }
 
+/* Both counts in words (C011). */
+static void test_pins(void **state)
+{
+    (void)state;
+    fl_err err;
+    fl_plan p;
+    fl_plan_input in = input(80 << 20);
+    in.pin_layers = 2;
+    in.pin_experts = 4;
+    ASSERT_OK(fl_plan_make(&in, &p, &err));
+    char *text = fl_plan_text(&p);
+    assert_non_null(strstr(text,
+                           "\n--gpu-layers keeps all experts of 2 layers in device memory; those "
+                           "of the other 3 layers are not pinned.\n"));
+    assert_non_null(strstr(text,
+                           "\n--gpu-experts keeps 4 experts of each layer in device memory; the "
+                           "other 12 of each are not pinned.\n"));
+    free(text);
+    fl_plan_free(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_pins),
         cmocka_unit_test(test_text_of_host_tier),
         cmocka_unit_test(test_mtp),
         cmocka_unit_test(test_json),
