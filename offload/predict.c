@@ -146,8 +146,8 @@ static fl_predicted_pass scan(const fl_predict_input *in, const costs *c, const 
 /* The time falls to one lowest place and rises behind it, but for what is rounded. */
 static fl_predicted_pass fastest(const fl_predict_input *in, const costs *c, const traffic *t)
 {
-    uint64_t at = in->lane == FL_LANE_DEVICE ? LANE_STEPS : 0;
-    if (in->lane != FL_LANE_BEST || !t->uses[FL_TIER_HOST]) return scan(in, c, t, at, at, 1, &at);
+    uint64_t at = in->lane == FL_LANES_DEVICE ? LANE_STEPS : 0;
+    if (in->lane != FL_LANES_AUTO || !t->uses[FL_TIER_HOST]) return scan(in, c, t, at, at, 1, &at);
     scan(in, c, t, 0, LANE_STEPS, COARSE, &at);
     const uint64_t from = at < COARSE ? 0 : at - COARSE;
     return scan(in, c, t, from, min_u64(at + COARSE, LANE_STEPS), 1, &at);

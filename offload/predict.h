@@ -1,6 +1,7 @@
 #ifndef FL_OFFLOAD_PREDICT_H
 #define FL_OFFLOAD_PREDICT_H
 
+#include "offload/lanes.h"
 #include "offload/plan.h"
 #include "offload/rates.h"
 
@@ -37,16 +38,14 @@ typedef struct fl_predict_pass {
     int64_t distinct_milli; /* experts of a layer that a pass uses, in thousandths */
 } fl_predict_pass;
 
-typedef enum fl_predict_lane { FL_LANE_BEST, FL_LANE_CPU, FL_LANE_DEVICE } fl_predict_lane;
-
 typedef struct fl_predict_input {
     const uint32_t *heat; /* [n_layer * n_expert]: how often each is used; NULL: all alike */
     const fl_rates *rates;
     fl_predict_pass pass[FL_PREDICT_KINDS];
-    bool shared_pool;     /* the device computes on the CPU's threads: the host device */
-    fl_predict_lane lane; /* who computes experts that are in host memory */
-    int ahead_permille;   /* of the bytes moved, those whose move begins before they are needed;
-                             0: no prefetch */
+    bool shared_pool;    /* the device computes on the CPU's threads: the host device */
+    fl_lane_choice lane; /* who computes experts that are in host memory; AUTO: what is fastest */
+    int ahead_permille;  /* of the bytes moved, those whose move begins before they are needed;
+                            0: no prefetch */
 } fl_predict_input;
 
 /* What a figure could not be had without: bits of fl_prediction.lacks. */

@@ -172,6 +172,8 @@ static const option_row rows[] = {
      "keep the N hottest experts of each layer in device memory"},
     {"shape", 0, K_CHOICE, C_PLAN, AT(shape), 0, 0, "clover-35b-a3b|qwen3.6-35b-a3b", "NAME",
      "instead of MODEL: plan for this one by its sizes alone, rounded by the recipe q4"},
+    {"svg", 0, K_TEXT, C_PLAN, AT(svg), 0, 0, NULL, "FILE",
+     "draw where each expert of each layer is kept"},
     {"state-budget", 0, K_SIZE, C_RUN | C_PLAN | C_DOCTOR, AT(state_budget), 0, 0, NULL, "SIZE",
      "host memory for checkpoints of the model's state; default: a tenth of this machine's"},
     {"kv", 0, K_CHOICE, C_MODEL | C_PLAN, AT(kv), 0, 0, "f16|q8_0|f32", "TYPE",

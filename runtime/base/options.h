@@ -60,6 +60,7 @@ typedef struct fl_options {
     int64_t gpu_layers;  /* --gpu-layers N; 0 not given */
     int64_t gpu_experts; /* --gpu-experts N, of each layer; 0 not given */
     const char *shape;   /* --shape NAME: plan for a known model without its file */
+    const char *svg;     /* --svg FILE */
 
     const char *profile; /* --profile NAME; NULL not given */
 

@@ -54,10 +54,10 @@ static void describe_passes(fl_forecast *f, const fl_engine *e, const fl_clover 
 }
 
 /* Where the CPU computes both, nothing is copied that need not be (offload/lanes.h). */
-static fl_predict_lane lane_of(fl_lane_choice choice, bool shared_pool)
+static fl_lane_choice lane_of(fl_lane_choice choice, bool shared_pool)
 {
-    if (choice == FL_LANES_DEVICE) return FL_LANE_DEVICE;
-    return choice == FL_LANES_CPU || shared_pool ? FL_LANE_CPU : FL_LANE_BEST;
+    if (choice == FL_LANES_DEVICE) return FL_LANES_DEVICE;
+    return choice == FL_LANES_CPU || shared_pool ? FL_LANES_CPU : FL_LANES_AUTO;
 }
 
 fl_status fl_outlook_make(fl_outlook *out, const fl_engine *e, const fl_clover *sw,

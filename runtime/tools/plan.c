@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "offload/plan_svg.h"
 #include "offload/plan_text.h"
 #include "runtime/decode/outlook.h"
 #include "runtime/tools/setup.h"
@@ -61,6 +62,10 @@ fl_status fl_tool_plan(const fl_options *o, fl_err *err)
     FL_GO(fl_gen_check_mode(&c, engine, err)); /* no plan for what run refuses */
     FL_GO(fl_facts_of(&facts, model->src, err));
     FL_GO(fl_outlook_make(&outlook, engine, &c.clover, facts, err));
+    if (o->svg) {
+        FL_GO(fl_setup_check_output(model->src, o->svg, err));
+        FL_GO(fl_plan_svg_write(&engine->plan, engine->plan_input.heat, o->svg, err));
+    }
     st = print_plan(o, engine, &c, &outlook.forecast, err);
 out:
     fl_facts_close(&facts);

@@ -35,7 +35,7 @@ static fl_rates small_rates(void)
                       .dense_pass_ns = {1000, 1400}};
 }
 
-static fl_predicted_pass ar(const fl_rates *r, bool shared_pool, fl_predict_lane lane, int ahead)
+static fl_predicted_pass ar(const fl_rates *r, bool shared_pool, fl_lane_choice lane, int ahead)
 {
     const fl_plan plan = small_plan();
     fl_predict_input in = {.rates = r,
@@ -56,7 +56,7 @@ static void by_hand_on_the_host_device(void **state)
 {
     (void)state;
     const fl_rates r = small_rates();
-    fl_predicted_pass p = ar(&r, true, FL_LANE_DEVICE, 0);
+    fl_predicted_pass p = ar(&r, true, FL_LANES_DEVICE, 0);
     assert_int_equal(p.uses_milli[FL_TIER_DEVICE], 1500);
     assert_int_equal(p.uses_milli[FL_TIER_HOST], 1500);
     assert_int_equal(p.uses_milli[FL_TIER_FILE], 1000);
@@ -67,16 +67,16 @@ static void by_hand_on_the_host_device(void **state)
     assert_int_equal(p.read_ns, 12800);
     assert_int_equal(p.pass_ns, 1400 + 16125);
     assert_int_equal(p.tokens_per_s_milli, 1000000000000 / 17525);
-    assert_int_equal(ar(&r, true, FL_LANE_DEVICE, 1000).pass_ns, 16125);
+    assert_int_equal(ar(&r, true, FL_LANES_DEVICE, 1000).pass_ns, 16125);
     /* Half of it is not begun ahead, and the other half hides all that is computed. */
-    assert_int_equal(ar(&r, true, FL_LANE_DEVICE, 500).pass_ns, 16125);
+    assert_int_equal(ar(&r, true, FL_LANES_DEVICE, 500).pass_ns, 16125);
     /* 0.1 of it can hide 1,400 ns of 1,612. */
-    assert_int_equal(ar(&r, true, FL_LANE_DEVICE, 50).pass_ns, 16125 - 806 + 1400);
-    p = ar(&r, true, FL_LANE_CPU, 0);
+    assert_int_equal(ar(&r, true, FL_LANES_DEVICE, 50).pass_ns, 16125 - 806 + 1400);
+    p = ar(&r, true, FL_LANES_CPU, 0);
     assert_int_equal(p.copy_bytes, SIZE);
     assert_int_equal(p.compute_ns, 1400);
     assert_int_equal(p.pass_ns, 1400 + 12800);
-    assert_in_range(ar(&r, true, FL_LANE_BEST, 0).pass_ns, 1399 + 12800, 1400 + 12800);
+    assert_in_range(ar(&r, true, FL_LANES_AUTO, 0).pass_ns, 1399 + 12800, 1400 + 12800);
 }
 
 /* The device computes an expert in 100 ns and the CPU as fast; beside each other. */
@@ -86,11 +86,11 @@ static void by_hand_on_a_device_of_its_own(void **state)
     fl_rates r = small_rates();
     r.file_bytes_s = r.link_bytes_s = 1000000000000;
     r.link_start_ns = 0;
-    assert_int_equal(ar(&r, false, FL_LANE_DEVICE, 1000).compute_ns, 1000 + 4 * 100);
-    assert_int_equal(ar(&r, false, FL_LANE_CPU, 1000).compute_ns, 1000 + 250);
+    assert_int_equal(ar(&r, false, FL_LANES_DEVICE, 1000).compute_ns, 1000 + 4 * 100);
+    assert_int_equal(ar(&r, false, FL_LANES_CPU, 1000).compute_ns, 1000 + 250);
     r.cpu_expert_ns[0] = 1000; /* 1,500 ns on the CPU alone; best where both take as long */
-    assert_int_equal(ar(&r, false, FL_LANE_CPU, 1000).compute_ns, 1500);
-    const uint64_t best = ar(&r, false, FL_LANE_BEST, 1000).compute_ns;
+    assert_int_equal(ar(&r, false, FL_LANES_CPU, 1000).compute_ns, 1500);
+    const uint64_t best = ar(&r, false, FL_LANES_AUTO, 1000).compute_ns;
     assert_in_range(best, 1272, 1290); /* 1000 + 100 (2.5 + x) = 1000 (1.5 - x) at x = 0.227 */
 }
 
@@ -217,7 +217,7 @@ static void draw(scene *s)
                           .dense_pass_ns = {1 + rnd(10000), 10000 + rnd(10000)}};
     s->in.rates = &s->rates;
     s->in.shared_pool = rnd(2);
-    s->in.lane = (fl_predict_lane)rnd(3);
+    s->in.lane = (fl_lane_choice)rnd(3);
     s->in.ahead_permille = (int)rnd(1001);
     s->in.pass[FL_PREDICT_AR] = (fl_predict_pass){1, 1000, 3000};
     s->in.pass[FL_PREDICT_BLOCK] = (fl_predict_pass){32, 2500, fl_predict_distinct(20, 3, 32)};
@@ -247,10 +247,10 @@ static void more_is_never_slower(void **state)
              * an expert that comes into device memory, or with that lane into host memory, is
              * computed there, which may be slower than where it was computed beside others. */
             if (k < 2 && !s.even) continue;
-            if (k == 0 && !s.in.shared_pool && s.in.lane != FL_LANE_DEVICE) continue;
-            if (k == 1 && s.in.lane == FL_LANE_CPU) continue;
+            if (k == 0 && !s.in.shared_pool && s.in.lane != FL_LANES_DEVICE) continue;
+            if (k == 1 && s.in.lane == FL_LANES_CPU) continue;
             const uint64_t was = *knob[k];
-            const bool coarse = k < 2 && s.in.lane == FL_LANE_BEST; /* in 4,096ths */
+            const bool coarse = k < 2 && s.in.lane == FL_LANES_AUTO; /* in 4,096ths */
             fl_prediction before = predict(&s);
             for (int step = 0; step < 6; step++) {
                 *knob[k] += k < 2 ? 1 + rnd(40000) : 1 + *knob[k] / 3;
