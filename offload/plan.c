@@ -43,17 +43,19 @@ static fl_status refuse_device(const fl_plan *p, uint64_t need, fl_err *err)
 {
     const fl_plan_input *in = &p->in;
     const fl_plan_item *big = NULL;
+    const bool pins = in->pin_layers > 0 || in->pin_experts > 0;
     for (int i = 0; i < in->n_items; i++)
         if (!big || in->item[i].bytes > big->bytes) big = &in->item[i];
     return FL_FAIL(err, in->cap_asked ? FL_E_ARG : FL_E_NOMEM, 0,
                    "device memory: needs at least %llu bytes (%.1f MiB: %.1f fixed, of which %s "
-                   "%.1f, and %.1f for one expert), the cap is %llu bytes (%.1f MiB); "
+                   "%.1f, and %.1f for %s), the cap is %llu bytes (%.1f MiB); "
                    "--vram %lluM would do%s%s",
                    (unsigned long long)need, (double)need / MiB, (double)p->fixed_bytes / MiB,
                    big ? big->name : "nothing", big ? (double)big->bytes / MiB : 0.0,
-                   (double)p->largest_bytes / MiB, (unsigned long long)in->device_cap,
-                   (double)in->device_cap / MiB, up_mib(need), in->less ? ", " : "",
-                   in->less ? in->less : "");
+                   (double)(need - p->fixed_bytes) / MiB,
+                   pins ? "pinned experts and one more" : "one expert",
+                   (unsigned long long)in->device_cap, (double)in->device_cap / MiB, up_mib(need),
+                   in->less ? ", " : "", in->less ? in->less : "");
 }
 
 static fl_status check_host_cap(const fl_plan *p, fl_err *err)
@@ -177,7 +179,7 @@ static fl_status refuse(fl_plan *p, ranked *order, fl_err *err)
     if (p->in.device_cap >= bare)
         st = refuse_pins(p, order, err);
     else
-        st = refuse_device(p, bare, err);
+        st = refuse_device(p, need, err);
     p->min_device_cap = need;
     return st;
 }

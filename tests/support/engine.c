@@ -24,7 +24,7 @@ void fl_unload(fl_loaded *l)
 }
 
 /* The plan's numbers alone: its pointers are of an engine that is closed. */
-static fl_plan plan_of(const char *path, const fl_engine_params *params)
+fl_plan fl_plan_of(const char *path, const fl_engine_params *params)
 {
     fl_err err = {0};
     fl_loaded l = {0};
@@ -37,14 +37,14 @@ static fl_plan plan_of(const char *path, const fl_engine_params *params)
 
 uint64_t fl_vram_for(const char *path, const fl_engine_params *params, int percent)
 {
-    const fl_plan p = plan_of(path, params);
+    const fl_plan p = fl_plan_of(path, params);
     const uint64_t cap = p.fixed_bytes + p.expert_bytes * (uint64_t)percent / 100;
     return cap < p.min_device_cap ? p.min_device_cap : cap;
 }
 
 uint64_t fl_ram_for(const char *path, const fl_engine_params *params, int percent)
 {
-    const fl_plan p = plan_of(path, params);
+    const fl_plan p = fl_plan_of(path, params);
     if (percent == 0) return 0;
     return p.staging_bytes + (p.full_host_cap - p.staging_bytes) * (uint64_t)percent / 100;
 }

@@ -12,6 +12,8 @@ typedef struct fl_loaded {
 fl_loaded fl_load(const char *path, const fl_engine_params *params);
 void fl_unload(fl_loaded *l);
 
+/* The plan under these settings, without loading: numbers only. */
+fl_plan fl_plan_of(const char *path, const fl_engine_params *params);
 /* A cap on device memory that leaves room for `percent` of the experts, or the least that works. */
 uint64_t fl_vram_for(const char *path, const fl_engine_params *params, int percent);
 
