@@ -12,7 +12,7 @@ void fl_samples_add(fl_samples *s, uint64_t ns)
 
 bool fl_samples_want(const fl_samples *s, int least, uint64_t budget_ns)
 {
-    if (s->n < least) return s->n == 0 || s->sum_ns < 8 * budget_ns;
+    if (s->n < least) return s->n == 0 || s->sum_ns < 20 * budget_ns;
     return s->n < FL_SAMPLES_MAX && s->sum_ns < budget_ns;
 }
 

@@ -16,7 +16,7 @@ typedef struct fl_samples {
 } fl_samples;
 
 void fl_samples_add(fl_samples *s, uint64_t ns);
-/* Whether to take another one: up to `least` unless they have taken eight budgets by then, more
+/* Whether to take another one: up to `least` unless they have taken twenty budgets by then, more
  * until they have taken one, or there is no room. */
 bool fl_samples_want(const fl_samples *s, int least, uint64_t budget_ns);
 /* Of an even number the lower of the two in the middle; 0 when there are none. */

@@ -17,7 +17,7 @@ enum {
     BLOCK_BYTES = 1 << 20, /* of host memory, read by one task */
     PAGE = 4096
 };
-static const uint64_t BUDGET_NS = 150000000;
+static const uint64_t BUDGET_NS = 60000000;
 
 struct fl_costs {
     fl_engine *e;

@@ -13,8 +13,8 @@ static void print_link(const fl_survey *s)
 {
     const fl_link_rates *l = &s->link;
     if (l->n == 0) return;
-    printf("  copies to the device  %8.2f GB/s from %s memory", gb(l->bytes_s),
-           l->pinned ? "pinned" : "pageable (nothing could be pinned)");
+    printf("  copies to the device  %8.2f GB/s from %s", gb(l->bytes_s),
+           l->pinned ? "pinned memory" : "memory that could not be pinned");
     if (l->pinned) printf(", %.2f GB/s from pageable", gb(l->pageable_bytes_s));
     printf("; %.1f us to begin one\n", (double)l->start_ns * 1e-3);
 }

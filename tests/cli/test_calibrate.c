@@ -104,6 +104,58 @@ static void check_passes(const fl_json *passes)
     }
 }
 
+/* How fast this machine is nobody knows: all is measured, in order, and within the plan's terms. */
+static void check_rates(const fl_rates *r, int most)
+{
+    assert_true(r->link_bytes_s > 0 && r->link_pageable_bytes_s > 0 && r->file_bytes_s > 0);
+    assert_true(r->device_bytes_s > 0 && r->host_bytes_s > 0);
+    assert_int_equal(r->n_rows, 8);
+    for (int i = 0; i < 7; i++) assert_int_equal(r->rows[i], 1 << i);
+    assert_int_equal(r->rows[7], most);
+    for (int i = 0; i < 8; i++) assert_true(r->cpu_expert_ns[i] > 0 && r->dense_pass_ns[i] > 0);
+}
+
+static void check_parts(const fl_json *m)
+{
+    const fl_json *reads = fl_json_get(m, "reads"), *pinned = fl_json_get(m, "pinned");
+    const fl_json *measured = fl_json_get(m, "measured");
+    assert_int_equal(fl_json_size(fl_json_get(reads, "samples")), 7);
+    assert_true(strcmp(str(reads, "keep"), "direct") == 0 ||
+                strcmp(str(reads, "keep"), "buffered") == 0);
+    assert_true(fl_json_int(fl_json_get(pinned, "wanted_bytes"), 0) > 0);
+    assert_true(fl_json_int(fl_json_get(pinned, "bytes"), -1) >= 0);
+    assert_int_equal(fl_json_size(fl_json_get(measured, "link")), 5);
+    assert_int_equal(fl_json_size(fl_json_get(measured, "threads")), 2); /* rows: 1 and 32 */
+}
+
+static fl_rates stored_rates(const char *machine, const char *key, bool there)
+{
+    fl_rates r;
+    fl_facts *f = facts();
+    assert_int_equal(fl_machine_rates(f, machine, key, &r), there);
+    fl_facts_close(&f);
+    return r;
+}
+
+/* Measured on two nodes with cores of two kinds; another machine finds nothing. */
+static void check_machine(const fl_json *m)
+{
+    char machine[FL_MACHINE_TEXT], other[FL_MACHINE_TEXT];
+    fl_machine_describe(machine, NULL, fl_files.gguf);
+    assert_non_null(strstr(machine, "12 cores, 2 nodes"));
+    assert_string_equal(str(m, "machine"), machine);
+    assert_non_null(strstr(str(m, "setup"), "1 threads, act law"));
+    check_parts(m);
+    const fl_rates rates = stored_rates(machine, str(m, "setup"), true);
+    check_rates(&rates, 300);
+
+    fl_machine_set(fl_machine_small_xml(true));
+    fl_machine_describe(other, NULL, fl_files.gguf);
+    assert_non_null(strstr(other, "4 cores, 1 nodes"));
+    stored_rates(other, str(m, "setup"), false);
+    fl_machine_reset();
+}
+
 /* Stored for one setup: run finds the rates there, does not elsewhere, and writes none. */
 static void test_run_goes_by_what_calibrate_stores(void **state)
 {
@@ -114,7 +166,9 @@ static void test_run_goes_by_what_calibrate_stores(void **state)
     assert_null(strstr(str(j, "mode_reason"), "stored rates"));
     fl_json_free(&j);
 
+    fl_machine_set(fl_machine_two_nodes_xml());
     j = json(fl_tool_calibrate, words("calibrate", "--json --ctx 300"));
+    check_machine(fl_json_get(j, "machine"));
     assert_non_null(strstr(str(j, "setup"), "1 threads, kv f16"));
     assert_int_equal(fl_json_int(fl_json_get(fl_json_get(j, "rates"), "requests"), 0), 3);
     check_modes(fl_json_get(j, "rates"), false); /* nothing says that block mode is earned */
@@ -199,66 +253,6 @@ static void test_a_damaged_store_is_no_failure(void **state)
     fl_json_free(&j);
 }
 
-/* ---- the machine ---- */
-
-/* How fast this machine is nobody knows: all is measured, in order, and within the plan's terms. */
-static void check_rates(const fl_rates *r, int most)
-{
-    assert_true(r->link_bytes_s > 0 && r->link_pageable_bytes_s > 0 && r->file_bytes_s > 0);
-    assert_true(r->device_bytes_s > 0 && r->host_bytes_s > 0);
-    assert_int_equal(r->n_rows, 8);
-    for (int i = 0; i < 7; i++) assert_int_equal(r->rows[i], 1 << i);
-    assert_int_equal(r->rows[7], most);
-    for (int i = 0; i < 8; i++) assert_true(r->cpu_expert_ns[i] > 0 && r->dense_pass_ns[i] > 0);
-}
-
-static void check_parts(const fl_json *m)
-{
-    const fl_json *reads = fl_json_get(m, "reads"), *pinned = fl_json_get(m, "pinned");
-    const fl_json *measured = fl_json_get(m, "measured");
-    assert_int_equal(fl_json_size(fl_json_get(reads, "samples")), 7);
-    assert_true(strcmp(str(reads, "keep"), "direct") == 0 ||
-                strcmp(str(reads, "keep"), "buffered") == 0);
-    assert_true(fl_json_int(fl_json_get(pinned, "wanted_bytes"), 0) > 0);
-    assert_true(fl_json_int(fl_json_get(pinned, "bytes"), -1) >= 0);
-    assert_int_equal(fl_json_size(fl_json_get(measured, "link")), 5);
-    assert_int_equal(fl_json_size(fl_json_get(measured, "threads")),
-                     4); /* 1 and 2, 1 and 32 rows */
-}
-
-static fl_rates stored_rates(const char *machine, const char *key, bool there)
-{
-    fl_rates r;
-    fl_facts *f = facts();
-    assert_int_equal(fl_machine_rates(f, machine, key, &r), there);
-    fl_facts_close(&f);
-    return r;
-}
-
-/* Two nodes with cores of two kinds, then another machine: what is stored holds for one of them. */
-static void test_rates_are_those_of_the_machine_at_hand(void **state)
-{
-    (void)state;
-    char machine[FL_MACHINE_TEXT], other[FL_MACHINE_TEXT];
-    fl_machine_set(fl_machine_two_nodes_xml());
-    fl_json *j = json(fl_tool_calibrate, words("calibrate", "--json --ctx 300 --threads 2"));
-    const fl_json *m = fl_json_get(j, "machine");
-    fl_machine_describe(machine, NULL, fl_files.gguf);
-    assert_non_null(strstr(machine, "12 cores, 2 nodes"));
-    assert_string_equal(str(m, "machine"), machine);
-    assert_non_null(strstr(str(m, "setup"), "2 threads, act law"));
-    check_parts(m);
-    const fl_rates rates = stored_rates(machine, str(m, "setup"), true);
-    check_rates(&rates, 300);
-
-    fl_machine_set(fl_machine_small_xml(true));
-    fl_machine_describe(other, NULL, fl_files.gguf);
-    assert_non_null(strstr(other, "4 cores, 1 nodes"));
-    stored_rates(other, str(m, "setup"), false);
-    fl_machine_reset();
-    fl_json_free(&j);
-}
-
 static void keep_reads(const char *keep)
 {
     char machine[FL_MACHINE_TEXT];
@@ -287,18 +281,6 @@ static void test_reads_go_the_way_that_was_faster(void **state)
     fl_json *j = run("");
     assert_string_not_equal(str(j, "io"), "buffered");
     fl_json_free(&j);
-}
-
-static void test_the_table_says_it_all(void **state)
-{
-    (void)state;
-    static const char *const want[] = {
-        "copies to the device", "reads of experts",   "memory that pins", "host memory",
-        "an expert, us",        "rest of a pass, us", "run --mode auto",  "stored in"};
-    char *text = fl_command_output(fl_tool_calibrate, words("calibrate", "--ctx 256"));
-    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
-        if (!strstr(text, want[i])) fail_msg("'%s' is not in: %s", want[i], text);
-    free(text);
 }
 
 /* Without masks: no block passes; with an MTP block its steps are timed too. */
@@ -345,11 +327,8 @@ int main(void)
                                         fl_files_teardown),
         cmocka_unit_test_setup_teardown(test_a_damaged_store_is_no_failure, setup,
                                         fl_files_teardown),
-        cmocka_unit_test_setup_teardown(test_rates_are_those_of_the_machine_at_hand, setup,
-                                        fl_files_teardown),
         cmocka_unit_test_setup_teardown(test_reads_go_the_way_that_was_faster, setup,
                                         fl_files_teardown),
-        cmocka_unit_test_setup_teardown(test_the_table_says_it_all, setup, fl_files_teardown),
         cmocka_unit_test_setup_teardown(test_base_model, setup, fl_files_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, setup, fl_files_teardown),
     };

@@ -27,12 +27,12 @@ static void the_middle_one_is_taken(void **state)
         fl_samples_add(&s, ns[i]);
         assert_int_equal(fl_samples_median(&s), median[i]);
     }
-    assert_true(fl_samples_want(&s, 6, 141));
-    assert_false(fl_samples_want(&s, 6, 140)); /* eight times of it are over */
+    assert_true(fl_samples_want(&s, 6, 57));
+    assert_false(fl_samples_want(&s, 6, 56)); /* twenty times of it are over */
     assert_false(fl_samples_want(&s, 5, 1120));
     assert_true(fl_samples_want(&s, 5, 1121));
     while (s.n < FL_SAMPLES_MAX) fl_samples_add(&s, 0);
-    assert_false(fl_samples_want(&s, 5, UINT64_MAX / 8));
+    assert_false(fl_samples_want(&s, 5, UINT64_MAX / 20));
     assert_int_equal(fl_rate_per_s(3000, 1500), 2000000000);
     assert_int_equal(fl_rate_per_s(3000, 0), 0);
 }
