@@ -195,13 +195,21 @@ static void draw(FILE *f, const fl_plan *p, const uint32_t *heat, cell *cells)
     fprintf(f, "</svg>\n");
 }
 
+/* Something is known of it. */
+static bool is_known(const fl_plan *p, const uint32_t *heat)
+{
+    for (int i = 0; heat && i < p->in.n_layer * p->in.n_expert; i++)
+        if (heat[i]) return true;
+    return false;
+}
+
 char *fl_plan_svg(const fl_plan *p, const uint32_t *heat)
 {
     char *out = NULL;
     size_t n = 0;
     cell *cells = malloc(((size_t)p->in.n_expert + 1) * sizeof *cells);
     FILE *f = cells ? open_memstream(&out, &n) : NULL;
-    if (f) draw(f, p, heat, cells);
+    if (f) draw(f, p, is_known(p, heat) ? heat : NULL, cells);
     free(cells);
     if (f && fclose(f) == 0) return out;
     free(out);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/memory.h"
+#include "runtime/device/headroom.h"
 
 enum { DEFAULT_CHUNK = 512, MAX_CHUNK = 8192, IO_DEPTH = 32 };
 static const uint64_t STALL_NS = UINT64_C(60000000000);
@@ -103,11 +104,11 @@ enum { ITEM_WEIGHTS, ITEM_KV, ITEM_GDN, ITEM_BUFFERS, ITEM_HELD, ITEM_MTP, N_ITE
 /* Layers that have experts. */
 static int expert_layers(const fl_engine *e) { return e->model->index->hp.n_layer + e->params.mtp; }
 
-/* An eighth stays free for others, and for what the kernel's estimate cannot know. */
+/* What may be taken of main memory beside `taken`. */
 static uint64_t free_ram(uint64_t taken)
 {
-    const uint64_t free = fl_memory_available(), least = free / 8 + taken;
-    return free > least ? free - least : 0;
+    const uint64_t most = fl_memory_to_take(fl_memory_available(), FL_MEMORY_MAIN, false);
+    return most > taken ? most - taken : 0;
 }
 
 static fl_status make_plan(fl_engine *e, fl_err *err)

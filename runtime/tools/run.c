@@ -13,6 +13,7 @@
 #include "runtime/model/chat.h"
 #include "runtime/tools/dialog.h"
 #include "runtime/tools/interrupt.h"
+#include "runtime/tools/memory_table.h"
 #include "runtime/tools/progress.h"
 #include "runtime/tools/setup.h"
 
@@ -268,7 +269,6 @@ static void print_experts(const fl_engine *e)
 
 static void print_stats(const fl_engine *e, const fl_gen_config *c, const fl_gen_result *r)
 {
-    char used[32], cap[32];
     char sampling[MAX_SAMPLING];
     fl_defaults_describe(&c->sampler, c->from, sampling, sizeof(sampling));
     fprintf(stderr, "mode %s: %s\n", fl_gen_mode_name(r->choice.mode), r->choice.reason);
@@ -297,9 +297,6 @@ static void print_stats(const fl_engine *e, const fl_gen_config *c, const fl_gen
                 " of them right\n",
                 r->held_passes, r->drafted, r->draft_source, r->accepted);
     print_experts(e);
-    fprintf(stderr, "device memory: %s at most, cap %s\n",
-            fl_size_format(used, fl_device_budget(e->dev)->peak),
-            fl_size_format(cap, fl_device_budget(e->dev)->cap));
 }
 
 /* Who waits for what, above the error's line. */
@@ -312,7 +309,8 @@ static void print_stall(const fl_engine *e)
     free(lines);
 }
 
-static void print_checkpoints(const fl_generator *g)
+/* Behind the answer: the memory it was made in. */
+static void print_memory(const fl_engine *e, const fl_generator *g)
 {
     char size[32];
     int n = 0, most = 0;
@@ -320,6 +318,8 @@ static void print_checkpoints(const fl_generator *g)
     fl_generator_checkpoints(g, &n, &most, &bytes);
     fprintf(stderr, "checkpoints: %d of at most %d, %s each\n", n, most,
             fl_size_format(size, bytes));
+    const fl_memory_use m = fl_memory_measure(e, (uint64_t)n * bytes);
+    fl_memory_print(stderr, &m);
 }
 
 static fl_json *experts_json(const fl_engine *e)
@@ -507,7 +507,7 @@ static fl_status finish_output(const fl_options *o, const fl_engine *e, const fl
     note_repeat(r);
     if (o->stats) {
         print_stats(e, c, r);
-        print_checkpoints(g);
+        print_memory(e, g);
     }
     return fl_dialog_answer(d, a, err);
 }
