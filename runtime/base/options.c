@@ -198,6 +198,8 @@ static const option_row rows[] = {
      "which experts are kept at hand: those that runs of this NAME used, one for each kind of "
      "text; "
      "none: all are alike and nothing is kept (default: default)"},
+    {"trace", 0, K_TEXT, C_RUN, AT(trace), 0, 0, NULL, "FILE",
+     "for measuring models of made-up weights: route, commit and accept as this trace says"},
     {"trace-out", 0, K_TEXT, C_RUN, AT(trace_out), 0, 0, NULL, "FILE",
      "write which experts each row of each pass went to"},
     {"stats", 0, K_FLAG, C_RUN, AT(stats), 0, 0, NULL, NULL, "statistics on stderr"},
@@ -489,6 +491,8 @@ static fl_status check_together(const fl_options *o, const command *c, fl_err *e
                        "then; leave them out");
     if (o->session && o->raw)
         return FL_FAIL(err, FL_E_ARG, 0, "--session keeps a chat: leave --raw out");
+    if (o->session && o->trace)
+        return FL_FAIL(err, FL_E_ARG, 0, "--session: what --trace makes is no chat to keep");
     if (c->bit == C_QUANTIZE && o->json && !o->dry_run)
         return FL_FAIL(err, FL_E_ARG, 0, "--json: quantize has an object with --dry-run alone");
     if (c->bit == C_SENSITIVITY && !o->out)

@@ -65,6 +65,7 @@ typedef struct fl_options {
     const char *profile; /* --profile NAME; NULL not given */
 
     /* measuring and testing */
+    const char *trace;      /* --trace FILE */
     const char *trace_out;  /* --trace-out FILE */
     int64_t chunk;          /* --chunk, 0 not given */
     const char *act;        /* law|f32 */

@@ -56,11 +56,30 @@ static void put(block_run *b, int row, int32_t token)
     fl_sampler_count(b->g->sampler, token, b->g->engine->state.n + row);
 }
 
+/* As many as the script says, the surest rows. */
+static void commit_scripted(block_run *b, const int *target, int n)
+{
+    const int wanted = fl_routing_scripted(&b->g->engine->routing), most = wanted < n ? wanted : n;
+    for (int k = 0; k < most; k++) {
+        int best = -1;
+        for (int i = 0; i < n; i++)
+            if (is_mask(b, target[i]) &&
+                (best < 0 || b->g->picks[i].confidence > b->g->picks[best].confidence))
+                best = i;
+        put(b, target[best], b->g->picks[best].token);
+    }
+    fl_routing_done(&b->g->engine->routing, most);
+}
+
 /* Writes what reaches the threshold; if nothing does, the surest row, the lowest on ties. The bias
  * by length may want the same end at many rows: only the leftmost one is written, and the bias is
  * off for the rest of the block. */
 static void commit(block_run *b, const int *target, int n)
 {
+    if (fl_routing_scripted(&b->g->engine->routing) > 0) {
+        commit_scripted(b, target, n);
+        return;
+    }
     int best = 0, committed = 0;
     bool ended = false;
     for (int i = 0; i < n; i++) {

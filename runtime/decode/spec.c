@@ -55,8 +55,9 @@ static fl_status verify(spec_run *r, const int32_t *x, int n, bool *over, fl_err
     /* Row m - 1 is the last one whose tokens are all AR's; a token that ends the text is not
      * run, as in AR. */
     int m = 1;
+    const int scripted = fl_routing_scripted(&g->engine->routing);
     *over = push(r, g->picks[0].token);
-    while (!*over && m < n && x[m] == g->picks[m - 1].token) {
+    while (!*over && m < n && (scripted ? m < scripted : x[m] == g->picks[m - 1].token)) {
         *over = push(r, g->picks[m].token);
         m++;
     }

@@ -164,6 +164,7 @@ fl_status fl_engine_open(fl_engine **out, const fl_model *model, const fl_engine
     if (!e) return FL_FAIL(err, FL_E_NOMEM, 0, "engine: out of memory");
     e->model = model;
     e->params = *params;
+    e->routing.block_at = -1;
     FL_GO(resolve(&e->params, model->index, err));
     if (!fl_kernels_init(&e->exec.k, params->cpu_tier))
         FL_GO(FL_FAIL(err, FL_E_UNSUPPORTED, 0, "--cpu %s: no such tier in this build or machine",
@@ -174,6 +175,7 @@ fl_status fl_engine_open(fl_engine **out, const fl_model *model, const fl_engine
                                   .memory_cap = params->vram};
     FL_GO(fl_device_open(&e->dev, &cfg, err));
     FL_GO(fl_experts_describe(&e->experts, model->index, expert_layers(e), err));
+    if (params->script) FL_GO(fl_routing_open_script(&e->routing, model, params->script, err));
     if (params->profile) FL_GO(fl_routing_open_profile(&e->routing, model, params->profile, err));
     FL_GO(make_plan(e, err));
     *out = e;

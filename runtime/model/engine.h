@@ -38,6 +38,7 @@ typedef struct fl_engine_params {
     const char *profile; /* of expert use: experts get their places by it, and it learns; NULL: all
                             experts are alike */
     const char *trace;   /* file for the routing of all passes, or NULL */
+    const char *script;  /* trace that passes follow, or NULL (routing.h) */
     /* Host memory for checkpoints of the state, bytes; 0 = a tenth of this machine's. */
     uint64_t state_budget;
 } fl_engine_params;

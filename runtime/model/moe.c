@@ -16,6 +16,15 @@ static const float POOL_MASS = 0.6f;
 
 /* ---- routing ---- */
 
+/* Probabilities in place of n logits. */
+static void softmax_row(float *l, int n)
+{
+    float max = l[0], sum = 0.0f;
+    for (int e = 1; e < n; e++) max = l[e] > max ? l[e] : max;
+    for (int e = 0; e < n; e++) sum += l[e] = fl_law_exp(l[e] - max);
+    for (int e = 0; e < n; e++) l[e] /= sum;
+}
+
 /* The top_k largest logits (of the experts in `pool`, NULL = all), ties to the lower index, in
  * falling order; softmax over them. False when a logit is not finite. */
 static bool route_row(const float *logits, int n, int top_k, const bool *pool, int32_t *expert,
@@ -35,25 +44,22 @@ static bool route_row(const float *logits, int n, int top_k, const bool *pool, i
         weight[at] = l;
         expert[at] = e;
     }
-    const float max = weight[0];
-    float sum = 0.0f;
-    for (int i = 0; i < top_k; i++) {
-        weight[i] = fl_law_exp(weight[i] - max);
-        sum += weight[i];
-    }
-    for (int i = 0; i < top_k; i++) weight[i] /= sum;
+    softmax_row(weight, top_k);
     return true;
 }
 
-/* Probabilities of all experts in a row, in place of its logits. */
-static void softmax_row(float *l, int n)
+/* Where the routing is scripted: the script's experts, weighed by their logits. */
+static void follow_script(const fl_pass *p, int layer, bool guess)
 {
-    float max = l[0], sum = 0.0f;
-    for (int e = 1; e < n; e++) max = l[e] > max ? l[e] : max;
-    for (int e = 0; e < n; e++) sum += l[e] = fl_law_exp(l[e] - max);
-    for (int e = 0; e < n; e++) l[e] /= sum;
+    const fl_route_buffers *r = &p->buf->route;
+    const int n = p->hp->n_expert, k = p->hp->top_k;
+    if (!p->routing || !fl_routing_follow(p->routing, layer, p->n_rows, guess, r->expert)) return;
+    for (int t = 0; t < p->n_rows; t++) {
+        for (int i = t * k; i < (t + 1) * k; i++)
+            r->weight[i] = p->buf->moe.logits[(int64_t)t * n + r->expert[i]];
+        softmax_row(r->weight + t * k, k);
+    }
 }
-
 /* What each expert is worth to the block: its largest probability in any row, or the sum of its
  * probabilities in the rows that chose it. */
 static void pool_worth(const fl_pass *p, const float *prob, float *worth)
@@ -121,6 +127,7 @@ static fl_status route(const fl_pass *p, int layer, fl_err *err)
                        r->weight + t * k))
             return fl_pass_nan(layer, "router", err);
     if (p->n_rows > p->n_write && p->sw->pool != FL_POOL_OFF) route_in_pool(p);
+    follow_script(p, layer, false);
     return FL_OK;
 }
 
@@ -201,6 +208,7 @@ void fl_moe_hint(const fl_pass *p, int layer)
         if (!route_row(b->moe.logits + (int64_t)t * n, n, k, NULL, b->route.expert + t * k,
                        b->route.weight + t * k))
             return; /* the layer itself will say so */
+    follow_script(p, layer, true);
     const int absent = list_absent(p, layer, b->route.order);
     fl_store_prefetch(p->store, layer, b->route.order, absent < room ? absent : room);
 }

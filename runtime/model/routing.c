@@ -92,8 +92,86 @@ fl_status fl_routing_save_trace(fl_routing *r, fl_err *err)
     return FL_FAIL(err, r->st, r->err.sys, "%s", r->err.msg);
 }
 
+/* ---- script ---- */
+
+fl_status fl_routing_open_script(fl_routing *r, const fl_model *m, const char *path, fl_err *err)
+{
+    const fl_hparams *hp = &m->index->hp;
+    FL_TRY(fl_trace_open(&r->script, path, err));
+    const fl_trace_shape *s = fl_trace_get_shape(r->script);
+    for (int k = 0; k < FL_N_PASS_KINDS; k++) r->at[k] = -1;
+    r->block_before = -1;
+    if (s->n_expert == hp->n_expert && s->top_k == hp->top_k && fl_trace_n_passes(r->script) > 0)
+        return FL_OK;
+    return FL_FAIL(err, FL_E_ARG, 0, "%s: %d passes of %d of %d experts; the model takes %d of %d",
+                   path, fl_trace_n_passes(r->script), s->top_k, s->n_expert, hp->top_k,
+                   hp->n_expert);
+}
+
+/* The next pass of that kind behind `from`, from the first one on behind the last; with `first` the
+ * next that begins a block. -1: there is none. */
+static int find_pass(const fl_trace *t, fl_pass_kind kind, int from, bool first)
+{
+    const int n = fl_trace_n_passes(t);
+    for (int i = 1; i <= n; i++) {
+        const int p = (from + i) % n;
+        const fl_trace_pass *x = fl_trace_get_pass(t, p);
+        if (x->kind == kind && (!first || x->first)) return p;
+    }
+    return -1;
+}
+
+/* A block that goes on longer than the script's stays at its last pass. */
+static void follow_on(fl_routing *r, const fl_trace_pass *pass)
+{
+    int *at = &r->at[pass->kind];
+    if (pass->first) r->block_before = *at;
+    const int next = find_pass(r->script, pass->kind, *at, pass->first);
+    const bool goes_on = pass->kind == FL_PASS_BLOCK && !pass->first;
+    if (next >= 0 && !(goes_on && fl_trace_get_pass(r->script, next)->first)) *at = next;
+}
+
+/* The pass before that one in the script, of its kind; itself where there is none. */
+static int find_before(const fl_routing *r, int pass)
+{
+    const fl_pass_kind kind = fl_trace_get_pass(r->script, pass)->kind;
+    for (int p = pass - 1; p >= 0; p--)
+        if (fl_trace_get_pass(r->script, p)->kind == kind) return p;
+    return pass;
+}
+
+/* Row `row` of those that are not clean, if only some of the pass's are; rows wrap around. */
+static void follow_row(const fl_routing *r, int layer, int row, int pass, int32_t *experts)
+{
+    const fl_trace_pass *x = fl_trace_get_pass(r->script, pass);
+    const int clean = x->clean < x->rows ? x->clean : 0;
+    const int n = x->rows - clean, n_layer = fl_trace_get_shape(r->script)->n_layer;
+    fl_trace_row(r->script, pass, layer % n_layer, clean + row % n, experts);
+}
+
+bool fl_routing_follow(const fl_routing *r, int layer, int rows, bool guess, int32_t *experts)
+{
+    if (!r->script || r->at[r->pass.kind] < 0) return false;
+    const int now = r->at[r->pass.kind], top_k = fl_trace_get_shape(r->script)->top_k;
+    const int before = find_before(r, now);
+    const int clean = r->pass.clean < r->pass.rows ? r->pass.clean : 0;
+    for (int i = 0; i < rows; i++) {
+        const bool old = guess && i % 5 == 4;
+        const int pass = i < clean && r->block_before >= 0 ? r->block_before : old ? before : now;
+        follow_row(r, layer, i < clean ? i : i - clean, pass, experts + i * top_k);
+    }
+    return true;
+}
+
+int fl_routing_scripted(const fl_routing *r)
+{
+    if (!r->script || r->at[r->pass.kind] < 0) return 0;
+    return fl_trace_get_pass(r->script, r->at[r->pass.kind])->done;
+}
+
 void fl_routing_fini(fl_routing *r)
 {
+    fl_trace_close(&r->script);
     fl_profile_destroy(&r->profile);
     free(r->profile_path);
     free(r->profile_note);
@@ -110,6 +188,7 @@ void fl_routing_begin(fl_routing *r, const fl_trace_pass *pass, int64_t block_at
     r->pass.first = block && block_at != r->block_at;
     r->pass.done = pass->clean == pass->rows ? pass->rows : 0;
     r->block_at = block ? block_at : -1;
+    if (r->script) follow_on(r, &r->pass);
     if (r->profile) fl_profile_pass(r->profile, pass->kind, r->pass.first, pass->clean);
 }
 

@@ -372,6 +372,7 @@ static fl_json *result_json(const fl_engine *e, const fl_generator *g, const fl_
     fl_json_set(j, "ids", ids);
     fl_defaults_describe(&c->sampler, c->from, sampling, sizeof(sampling));
     fl_json_set_str(j, "sampling", sampling);
+    if (e->routing.script) fl_json_set_str(j, "synthetic", e->params.script);
     fl_json_set_str(j, "finish", fl_finish_name(r->finish));
     fl_json_set_str(j, "mode", fl_gen_mode_name(r->choice.mode));
     fl_json_set_str(j, "mode_reason", r->choice.reason);

@@ -69,7 +69,9 @@ fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_er
     p->io = o->io;
     p->state_budget = o->state_budget;
     p->trace = o->trace_out;
-    if (o->command && fl_options_takes(o->command, "profile"))
+    p->script = o->trace;
+    /* What a script does says nothing about real text. */
+    if (o->command && fl_options_takes(o->command, "profile") && (o->profile || !o->trace))
         p->profile = !o->profile ? "default" : strcmp(o->profile, "none") == 0 ? NULL : o->profile;
     if (o->kv) p->kv_type = (uint32_t)fl_type_by_name(o->kv);
     if (o->act && strcmp(o->act, "f32") == 0)
@@ -127,6 +129,10 @@ static fl_status gen_config(const fl_options *o, const fl_model *model, fl_gen_c
     if (!isnan(o->threshold)) c->clover.threshold = (float)o->threshold;
     FL_TRY(take_sampling(o, c, err));
     if (o->seed_given) c->sampler.seed = o->seed;
+    if (o->trace) { /* a script's drafts are as long as the model's blocks, and all are checked */
+        c->draft_min = 0.0f;
+        c->draft_always = true;
+    }
     c->max_tokens = o->max_tokens;
     c->stop = o->stop;
     c->n_stop = o->n_stop;
@@ -258,6 +264,10 @@ fl_status fl_setup_load(fl_engine *engine, fl_err *err)
     const fl_status st = fl_engine_load(engine, show_loading, &p, err);
     fl_progress_end(&p);
     FL_TRY(st);
+    if (engine->routing.script)
+        fprintf(stderr,
+                "note: routing, commits and acceptance follow %s: text and speed are synthetic\n",
+                engine->params.script);
     if (engine->routing.profile_note) fprintf(stderr, "note: %s\n", engine->routing.profile_note);
     const char *fallback = fl_io_fallback(engine->io);
     if (fallback) fprintf(stderr, "note: %s\n", fallback);

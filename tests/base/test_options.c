@@ -46,6 +46,9 @@ static void values_land_in_their_fields(void **state)
     ASSERT_OK(parse("run m --soft-end off"));
     assert_true(o.soft_end == 0 && o.soft_think == -1 && o.soft_answer == -1);
     assert_true(isnan(o.soft_slope) && o.repeat_stop == -1 && !o.logit_bias);
+    ASSERT_OK(parse("run m --profile code --trace a --trace-out b"));
+    assert_string_equal(o.profile, "code");
+    assert_true(!strcmp(o.trace, "a") && !strcmp(o.trace_out, "b"));
     ASSERT_OK(parse("eval m t u --windows 3 --passes masked --against r --save-logits s --all"));
     assert_true(o.n_args == 3 && o.windows == 3 && o.all);
     assert_string_equal(o.passes, "masked");
@@ -128,6 +131,7 @@ static void mistakes_are_named(void **state)
     ASSERT_FAILS(parse("run m --soft-end off --soft-think 5"), FL_E_ARG, "--soft-end off");
     ASSERT_FAILS(parse("run m --soft-answer 0 --soft-end off"), FL_E_ARG, "--soft-end off");
     ASSERT_FAILS(parse("run m --soft-slope 1 --soft-end off"), FL_E_ARG, "--soft-end off");
+    ASSERT_FAILS(parse("run m -p x --session s --trace t"), FL_E_ARG, "--session: what --trace");
     ASSERT_FAILS(parse("run m --soft-slope 11"), FL_E_ARG, "from 0 to 10");
     ASSERT_FAILS(parse("run m --soft-think -1"), FL_E_ARG, "whole number");
     ASSERT_FAILS(parse("run m --chunk 8193"), FL_E_ARG, "from 1 to 8192");

@@ -88,6 +88,56 @@ static void run_keeps_a_profile_and_a_trace(void **state)
                  "--profile a/b: expected");
 }
 
+static int64_t in_text(const char *json, const char *key)
+{
+    const char *at = strstr(json, key);
+    assert_non_null(at);
+    return strtoll(at + strlen(key), NULL, 10);
+}
+
+/* Every block in three passes, of 3, 4 and 25 positions; every check accepts 5 rows. */
+static void run_follows_a_trace_and_says_so(void **state)
+{
+    (void)state;
+    static const int done[] = {3, 4, 25, 5};
+    fl_model *m = NULL;
+    fl_trace_writer *w = NULL;
+    int32_t ids[32 * 16];
+    char *trace = fl_tmp_path(dir, "script.trace");
+    ASSERT_OK(fl_model_open(&m, clover, &err));
+    const fl_hparams *hp = &m->index->hp;
+    const int rows = m->index->clover.block_size;
+    const fl_trace_shape shape = {1, hp->n_expert, hp->top_k, rows, true, "script"};
+    assert_int_equal(rows, 32);
+    for (int i = 0; i < rows * hp->top_k; i++) ids[i] = i % hp->top_k;
+    ASSERT_OK(fl_trace_writer_open(&w, trace, &shape, rows, &err));
+    for (int p = 0; p < 4; p++) {
+        const fl_trace_pass pass = {p < 3 ? FL_PASS_BLOCK : FL_PASS_VERIFY, p == 0, rows, 0,
+                                    done[p]};
+        fl_trace_writer_layer(w, 0, rows, ids);
+        ASSERT_OK(fl_trace_writer_pass(w, &pass, &err));
+    }
+    ASSERT_OK(fl_trace_writer_commit(&w, &err));
+    static const char options[] = "run %s -p hi --raw --ctx 256 --threads 1 --ignore-eos "
+                                  "--repeat-stop off --json --max-tokens 70 --trace %s ";
+    char words[1024];
+    snprintf(words, sizeof words, options, clover, trace);
+    strcat(words, "--mode block");
+    char *text = fl_command_output(fl_tool_run, words);
+    assert_non_null(strstr(text, "\"synthetic\": \""));
+    assert_int_equal(in_text(text, "\"max_passes\":"), 3);
+    assert_int_equal(in_text(text, "\"denoise_passes\":"), 3 * in_text(text, "\"blocks\":"));
+    free(text);
+    snprintf(words, sizeof words, options, clover, trace);
+    strcat(words, "--mode spec");
+    text = fl_command_output(fl_tool_run, words);
+    const int64_t checks = in_text(text, "\"held_passes\":"); /* the last one may be cut short */
+    assert_in_range(in_text(text, "\"accepted\":"), 4 * checks - 3, 4 * checks);
+    free(text);
+    free(trace);
+    fl_model_close(&m);
+}
+
 static void run_streams_in_ar_the_text_that_auto_puts_into_json(void **state)
 {
     (void)state;
@@ -389,6 +439,7 @@ int main(void)
         cmocka_unit_test(run_streams_in_ar_the_text_that_auto_puts_into_json),
         cmocka_unit_test(run_takes_blocks_a_file_and_a_small_budget),
         cmocka_unit_test(run_keeps_a_profile_and_a_trace),
+        cmocka_unit_test(run_follows_a_trace_and_says_so),
         cmocka_unit_test(run_names_what_is_wrong),
         cmocka_unit_test(logits_writes_what_the_forward_gives),
         cmocka_unit_test(logits_denoise_masks_the_positions_named),

@@ -88,6 +88,99 @@ static void passes_are_in_the_trace_with_their_experts(void **state)
     fl_trace_close(&t);
 }
 
+/* ---- scripts ---- */
+
+/* Expert i of a row in a pass of the script. */
+static int32_t scripted(int n_expert, int pass, int layer, int row, int i)
+{
+    return (pass * 3 + layer + row + i) % n_expert;
+}
+
+static const fl_trace_pass script[] = {
+    {FL_PASS_BLOCK, true, 8, 0, 5},
+    {FL_PASS_BLOCK, false, 8, 0, 3},
+    {FL_PASS_VERIFY, false, 4, 0, 2},
+    {FL_PASS_BLOCK, true, 16, 8, 8},
+};
+enum { N_SCRIPT = sizeof script / sizeof *script };
+
+static void write_script(int n_expert, int top_k)
+{
+    fl_err err = {0};
+    fl_trace_writer *w = NULL;
+    const fl_trace_shape shape = {1, n_expert, top_k, 8, true, "script"};
+    ASSERT_OK(fl_trace_writer_open(&w, trace_path, &shape, 16, &err));
+    for (int p = 0; p < N_SCRIPT; p++) {
+        int32_t ids[16 * 16];
+        for (int r = 0; r < script[p].rows; r++)
+            for (int i = 0; i < top_k; i++) ids[r * top_k + i] = scripted(n_expert, p, 0, r, i);
+        fl_trace_writer_layer(w, 0, script[p].rows, ids);
+        ASSERT_OK(fl_trace_writer_pass(w, &script[p], &err));
+    }
+    ASSERT_OK(fl_trace_writer_commit(&w, &err));
+}
+
+/* Rows [from, to) of the last pass went where rows of the script's pass went, from `row` on. */
+static void assert_followed(const fl_loaded *l, int from, int to, int pass, int row)
+{
+    const fl_hparams *hp = &l->model->index->hp;
+    for (int r = from; r < to; r++)
+        for (int i = 0; i < hp->top_k; i++)
+            assert_int_equal(l->engine->buf.route.expert[r * hp->top_k + i],
+                             scripted(hp->n_expert, pass, 0, row + r - from, i));
+}
+
+static void passes_follow_a_script(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    fl_model *m = NULL;
+    ASSERT_OK(fl_model_open(&m, fl_files.gguf, &err));
+    const fl_clover *sw = &m->index->clover;
+    write_script(m->index->hp.n_expert, m->index->hp.top_k);
+    fl_engine_params p = params(NULL, NULL);
+    p.script = trace_path;
+    fl_loaded l = fl_load(fl_files.gguf, &p);
+    fl_engine *e = l.engine;
+    int32_t ids[16];
+    for (int i = 0; i < 16; i++) ids[i] = 5 + i;
+    ASSERT_OK(fl_forward_clean(e, ids, 5, &err)); /* not in the script */
+    assert_int_equal(fl_routing_scripted(&e->routing), 0);
+    ASSERT_OK(fl_forward_denoise(e, ids, 8, sw, &err));
+    assert_followed(&l, 0, 8, 0, 0);
+    assert_int_equal(fl_routing_scripted(&e->routing), 5);
+    ASSERT_OK(fl_forward_denoise(e, ids, 8, sw, &err));
+    assert_followed(&l, 0, 8, 1, 0);
+    ASSERT_OK(fl_forward_denoise(e, ids, 8, sw, &err)); /* the script's block is over: its last */
+    assert_followed(&l, 0, 8, 1, 0);
+    assert_int_equal(fl_routing_scripted(&e->routing), 3);
+    ASSERT_OK(fl_forward_fused(e, ids, 8, ids, 8, sw, &err));
+    assert_followed(&l, 0, 8, 1, 0);
+    assert_followed(&l, 8, 16, 3, 8);
+    ASSERT_OK(fl_forward_held(e, ids, 6, &err)); /* more rows than there: they wrap around */
+    assert_followed(&l, 0, 4, 2, 0);
+    assert_followed(&l, 4, 6, 2, 0);
+    assert_int_equal(fl_routing_scripted(&e->routing), 2);
+    fl_forward_promote(e, 2);
+    ASSERT_OK(fl_forward_denoise(e, ids, 8, sw, &err)); /* from the beginning again */
+    assert_followed(&l, 0, 8, 0, 0);
+    /* A guess is right but for every fifth row. */
+    ASSERT_OK(fl_forward_denoise(e, ids, 8, sw, &err));
+    int32_t *guess = e->buf.route.expert;
+    assert_true(fl_routing_follow(&e->routing, 1, 8, true, guess));
+    assert_followed(&l, 0, 4, 1, 0);
+    assert_followed(&l, 4, 5, 0, 4);
+    assert_followed(&l, 5, 8, 1, 5);
+    fl_unload(&l);
+    write_script(m->index->hp.n_expert + 1, m->index->hp.top_k);
+    e = NULL;
+    ASSERT_FAILS(fl_engine_open(&e, m, &p, &err), FL_E_ARG, "the model takes");
+    assert_null(e);
+    fl_model_close(&m);
+}
+
+/* ---- the profile ---- */
+
 /* Runs a few tokens and keeps the profile; the experts of layer 0 that they used. */
 static int use_and_keep(const char *name, int32_t *used)
 {
@@ -181,6 +274,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(passes_are_in_the_trace_with_their_experts, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(passes_follow_a_script, setup, teardown),
         cmocka_unit_test_setup_teardown(what_was_used_stays_in_device_memory, setup, teardown),
         cmocka_unit_test_setup_teardown(names_and_damage_are_told, setup, teardown),
         cmocka_unit_test_setup_teardown(no_home_is_no_failure, setup, teardown),
