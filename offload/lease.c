@@ -21,6 +21,7 @@ static void look_at_link(fl_store *s)
 
 static void clear(fl_store *s, slot *t)
 {
+    fl_policy_remove(s->policy, (int)(t - s->slots));
     s->slot_of[t->key] = -1;
     t->state = EMPTY;
     t->key = -1;
@@ -75,35 +76,51 @@ void fl_store_poll(fl_store *s)
     if (s->host) fl_host_poll(s->host);
 }
 
-static bool evictable(const fl_store *s, const slot *t, int prefetch_layer)
+typedef struct search {
+    const fl_store *s;
+    int prefetch_layer; /* -1: for a union */
+} search;
+
+static bool evictable(void *arg, int i)
 {
-    if (t->leases || t->state == FETCHING || t->state == COPYING) return false;
-    if (t->state == EMPTY || prefetch_layer < 0) return true;
-    const int layer = t->key / s->n_expert;
-    return (!t->fresh || t->passed) && layer != s->layer && layer != prefetch_layer;
+    const search *f = arg;
+    const slot *t = &f->s->slots[i];
+    if (t->leases || t->state != READY) return false;
+    if (f->prefetch_layer < 0) return true;
+    const int layer = t->key / f->s->n_expert;
+    return (!t->fresh || t->passed) && layer != f->s->layer && layer != f->prefetch_layer;
 }
 
 /* The slot to overwrite next, or -1. prefetch_layer: -1 for a union. */
 static int victim(const fl_store *s, int prefetch_layer)
 {
-    int best = -1;
-    for (int i = 0; i < s->n_slots; i++) {
-        const slot *t = &s->slots[i];
-        if (!evictable(s, t, prefetch_layer)) continue;
-        if (t->state == EMPTY) return i;
-        if (best < 0 || t->used < s->slots[best].used) best = i;
-    }
-    return best;
+    search f = {s, prefetch_layer};
+    for (int i = 0; i < s->n_slots; i++)
+        /* Leased still: its fetch failed, and the union does not know yet. */
+        if (s->slots[i].state == EMPTY && !s->slots[i].leases) return i;
+    return fl_policy_victim(s->policy, evictable, &f);
+}
+
+/* One more of what was read ahead was of use, or of none: read ahead more, or less. */
+static void adapt(fl_store *s, bool used)
+{
+    s->depth += used ? 1 : -1;
+    if (s->depth > s->n_slots) s->depth = s->n_slots;
+    if (s->depth < 1) s->depth = 1;
 }
 
 static void take_slot(fl_store *s, int i, int32_t key, slot_state state)
 {
     slot *t = &s->slots[i];
     if (t->state == READY) {
+        fl_policy_remove(s->policy, i);
         s->slot_of[t->key] = -1;
         s->stats.evicted++;
+        s->stats.misfetched += t->fresh;
+        if (t->fresh) adapt(s, false);
     }
-    *t = (slot){.state = state, .key = key, .used = ++s->clock};
+    *t = (slot){.state = state, .key = key};
+    fl_policy_insert(s->policy, i, key);
     s->slot_of[key] = i;
 }
 
@@ -162,9 +179,9 @@ static void lease_present(fl_store *s)
             const uint64_t bytes = s->plan->in.expert_bytes[w->key];
             w->slot = at;
             t->leases++;
-            t->used = ++s->clock;
             s->stats.hit_slot++;
             s->stats.prefetch_used += t->fresh;
+            if (t->fresh) adapt(s, true);
             s->stats.needed_bytes += bytes;
             s->stats.ready_bytes += t->state == READY ? bytes : 0;
             t->fresh = false;
@@ -200,7 +217,8 @@ static void choose_lanes(fl_store *s, const int32_t *rows)
     }
 }
 
-void fl_store_begin(fl_store *s, int layer, const int32_t *ids, const int32_t *rows, int n)
+void fl_store_begin(fl_store *s, int layer, int n_rows, const int32_t *ids, const int32_t *rows,
+                    int n)
 {
     assert(layer >= 0 && layer < s->n_layer && n >= 0 && n <= s->n_expert);
     assert(s->n_wants == 0 && "two unions at once");
@@ -212,11 +230,14 @@ void fl_store_begin(fl_store *s, int layer, const int32_t *ids, const int32_t *r
     s->why = (fl_err){0};
     s->layer = layer;
     s->stats.acquired += (uint64_t)n;
+    fl_policy_visit(s->policy, layer, n_rows);
+    if (s->ahead) fl_ahead_saw(s->ahead, layer, ids, n);
     for (int i = 0; i < n; i++) {
         assert(ids[i] >= 0 && ids[i] < s->n_expert);
         assert(s->asked[ids[i]] != s->n_unions && "an expert named twice");
         s->asked[ids[i]] = s->n_unions;
         s->want[i] = (want){.key = layer * s->n_expert + ids[i], .slot = NO_SLOT_YET};
+        fl_policy_touch(s->policy, s->want[i].key, rows ? rows[i] : 1);
     }
     lease_present(s);
     choose_lanes(s, rows);
@@ -373,7 +394,6 @@ void fl_store_release(fl_store *s, int layer, const fl_expert_view *views, int n
         assert(t->state == READY && t->key == layer * s->n_expert + views[i].expert);
         assert(t->leases > 0);
         t->leases--;
-        t->used = ++s->clock;
     }
     assert(s->n_views >= n);
     s->n_views -= n;
@@ -390,7 +410,7 @@ void fl_store_computed(fl_store *s, uint64_t work, uint64_t ns)
 bool fl_store_reads_ahead(const fl_store *s)
 {
     const int n_file = s->plan->n_total - s->plan->n_resident - s->plan->n_host;
-    return s->n_slots > 0 && (n_file > 0 || !fl_lanes_cpu_only(&s->lanes));
+    return s->ahead && (n_file > 0 || !fl_lanes_cpu_only(&s->lanes));
 }
 
 /* False: no more can be started now. */
@@ -413,18 +433,26 @@ static bool prefetch_one(fl_store *s, int layer, int32_t key)
     return true;
 }
 
-void fl_store_prefetch(fl_store *s, int layer, const int32_t *ids, int n)
+void fl_store_guess(fl_store *s, int layer, const int32_t *ids, int n)
+{
+    if (s->ahead) fl_ahead_guess(s->ahead, layer, ids, n);
+}
+
+void fl_store_block_done(fl_store *s)
+{
+    if (s->ahead) fl_ahead_block(s->ahead);
+}
+
+void fl_store_prefetch(fl_store *s, int layer)
 {
     assert(layer >= 0 && layer < s->n_layer);
-    if (!s->n_slots) return;
+    if (!fl_store_reads_ahead(s)) return;
     fl_store_poll(s);
-    for (int k = 0; k < n; k++) {
-        assert(ids[k] >= 0 && ids[k] < s->n_expert);
-        const int32_t key = layer * s->n_expert + ids[k];
-        if (fl_store_keeps(s, key, FL_TIER_DEVICE)) continue;
-        if (s->slot_of[key] >= 0)
-            s->slots[s->slot_of[key]].used = ++s->clock;
-        else if (!prefetch_one(s, layer, key))
-            return;
+    const int n = fl_ahead_list(s->ahead, layer, s->order);
+    for (int k = 0, absent = 0; k < n && absent < s->depth; k++) {
+        const int32_t key = layer * s->n_expert + s->order[k];
+        if (fl_store_keeps(s, key, FL_TIER_DEVICE) || s->slot_of[key] >= 0) continue;
+        if (!prefetch_one(s, layer, key)) return;
+        absent++;
     }
 }

@@ -191,7 +191,8 @@ static uint64_t choose_slots(const fl_plan *p)
     const uint64_t room = p->in.device_cap - p->fixed_bytes - p->pinned_bytes;
     const uint64_t most = max_u64(room / p->largest_bytes, 1); /* what is not pinned may be small */
     const uint64_t k = p->in.top_k > 2 ? (uint64_t)p->in.top_k : 2;
-    return min_u64(most, min_u64(max_u64(most / 8, k), 2 * k));
+    const uint64_t wanted = max_u64(2 * k, (uint64_t)p->in.n_expert / 2);
+    return min_u64(most, min_u64(max_u64(most / 8, k), wanted));
 }
 
 /* Takes the longest run of the order that fits beside the slots. The slots' size is that of the

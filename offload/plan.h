@@ -63,9 +63,10 @@ typedef struct fl_plan_input {
 
 /* Policy. With K = max(top_k, 2), B the largest expert and E = device_cap - fixed_bytes:
  *   all experts fit in E        -> all resident, no slots
- *   else n_slots = clamp(E / B / 8, K, 2 K), but never more than E / B: one token's experts fit in
- *        one lease where that is possible; room for two tokens' (or for reading ahead) where it
- *        costs at most an eighth of the memory; at least one slot.
+ *   else n_slots = clamp(E / B / 8, K, max(2 K, n_expert / 2)), but never more than E / B: one
+ * token's experts fit at once where that is possible; where it costs at most an eighth of the
+ *        memory, there is room for what a block lacks of one layer and of the next, which is read
+ *        ahead; at least one slot.
  *   What is left holds experts for good, taken in falling heat, and where that is equal in the
  *   order expert 0 of every layer, expert 1 of every layer, ...: as many of that order as fit, then
  *   colder ones further on that still fit. So with flat heat no layer's share differs by more than

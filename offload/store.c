@@ -53,6 +53,14 @@ static fl_status take_tables(fl_store *s, fl_err *err)
     return FL_OK;
 }
 
+static fl_status take_helpers(fl_store *s, const fl_store_config *c, fl_err *err)
+{
+    FL_TRY(fl_policy_create(&s->policy, c->policy, s->n_layer, s->n_expert, s->n_slots, err));
+    s->depth = s->n_slots;
+    if (c->no_prefetch || !s->n_slots) return FL_OK;
+    return fl_ahead_create(&s->ahead, s->n_layer, s->n_expert, c->heat, 2 * s->plan->in.top_k, err);
+}
+
 static fl_status take_memory(fl_store *s, const fl_store_config *c, fl_err *err)
 {
     const fl_plan *p = s->plan;
@@ -123,6 +131,7 @@ fl_status fl_store_create(fl_store **out, const fl_store_config *c, fl_err *err)
         (fl_lanes){.choice = c->lanes, .one_pool = strcmp(fl_device_kind(c->dev), "host") == 0};
     s->host_memory = (fl_budget){.name = "host", .cap = UINT64_MAX};
     FL_GO(take_tables(s, err));
+    FL_GO(take_helpers(s, c, err));
     FL_GO(take_memory(s, c, err));
     FL_GO(load_residents(s, c, err));
     *out = s;
@@ -141,6 +150,8 @@ void fl_store_destroy(fl_store **sp)
     fl_device_free(s->dev, &s->slot_memory); /* waits for copies from the host tier, too */
     fl_host_destroy(&s->host);
     fl_device_free(s->dev, &s->resident_memory);
+    fl_ahead_destroy(&s->ahead);
+    fl_policy_destroy(&s->policy);
     free(s->order);
     free(s->item);
     free(s->want);
@@ -175,6 +186,12 @@ bool fl_store_is_present(const fl_store *s, int layer, int expert)
 }
 
 fl_store_stats fl_store_get_stats(const fl_store *s) { return s->stats; }
+
+fl_signal_stats fl_store_signal(const fl_store *s, fl_signal signal)
+{
+    return s->ahead ? fl_ahead_stats(s->ahead, signal) : (fl_signal_stats){0};
+}
+
 const fl_budget *fl_store_host_memory(const fl_store *s) { return &s->host_memory; }
 
 void fl_store_pinned(const fl_store *s, uint64_t *bytes, uint64_t *pinned)
@@ -231,5 +248,5 @@ bool fl_store_is_sane(const fl_store *s)
     return named == in_slots && copying == s->n_copying &&
            leases <= s->n_views + s->n_wants - s->n_given && s->n_given <= s->n_wants &&
            t->acquired == t->hit_resident + t->hit_slot + t->on_cpu + t->copied + t->missed &&
-           t->ready_bytes <= t->needed_bytes && t->prefetch_used <= t->prefetched;
+           t->ready_bytes <= t->needed_bytes && t->prefetch_used + t->misfetched <= t->prefetched;
 }

@@ -1,9 +1,11 @@
 #ifndef FL_OFFLOAD_STORE_H
 #define FL_OFFLOAD_STORE_H
 
+#include "offload/ahead.h"
 #include "offload/io.h"
 #include "offload/lanes.h"
 #include "offload/plan.h"
+#include "offload/policy.h"
 #include "runtime/base/arena.h"
 #include "runtime/device/device.h"
 
@@ -17,9 +19,9 @@
  * host tier that the CPU is to compute from there (offload/lanes.h).
  *
  * A slot is EMPTY, FETCHING (file to staging, staging to device: offload/fetch.h), COPYING (host
- * tier to device) or READY. Who is evicted: an empty slot first, then the least recently used among
- * those READY and without lease. Resident experts are loaded at creation and never move; the host
- * tier goes on loading behind it (offload/host.h).
+ * tier to device) or READY. Who is evicted: an empty slot first, then whom the policy
+ * (offload/policy.h) names among those READY and without lease. Resident experts are loaded at
+ * creation and never move; the host tier goes on loading behind it (offload/host.h).
  *
  * The thread that owns the device owns the store; it makes progress only inside its functions
  * (reads and copies that were started go on by themselves). No allocation after creation.
@@ -55,6 +57,7 @@ typedef struct fl_store_stats {
     uint64_t evicted;       /* experts that made room for another */
     uint64_t prefetched;    /* reads and copies that fl_store_prefetch started */
     uint64_t prefetch_used; /* of these: acquired later, before they were evicted */
+    uint64_t misfetched;    /* of these: evicted before they were acquired */
     uint64_t failed;        /* fetches that failed */
     uint64_t bytes_read;    /* from the file to the device, while running (loading not counted) */
     uint64_t bytes_copied;  /* from the host tier to the device */
@@ -70,6 +73,9 @@ typedef struct fl_store_config {
     const fl_plan *plan;          /* outlives the store */
     const fl_expert_place *place; /* [n_layer * n_expert], outlives the store */
     fl_lane_choice lanes;
+    fl_policy_kind policy;
+    const uint32_t *heat; /* [n_layer * n_expert] of a profile, read at creation; or NULL */
+    bool no_prefetch;     /* fl_store_prefetch does nothing */
     /* May be NULL; else called with the bytes of resident experts loaded so far, of
      * plan->resident_bytes. */
     void (*progress)(void *arg, uint64_t done, uint64_t total);
@@ -87,9 +93,10 @@ void fl_store_destroy(fl_store **store);
 FL_CHECKED fl_status fl_store_finish_loading(fl_store *store, fl_err *err);
 
 /* Begins a union: ids are n different experts of one layer (assert), rows[i] the rows that expert
- * ids[i] is to compute, for the choice of lanes; NULL = 1 each. ids stays until the union has
+ * ids[i] is to compute, of the n_rows of the pass; NULL = 1 each. ids stays until the union has
  * ended. No other union is open (assert); leases of earlier ones may be. */
-void fl_store_begin(fl_store *store, int layer, const int32_t *ids, const int32_t *rows, int n);
+void fl_store_begin(fl_store *store, int layer, int n_rows, const int32_t *ids, const int32_t *rows,
+                    int n);
 /* Gives the views of the open union that are ready and were not given yet, at least one: waits
  * where none is. Not all have been given before (assert).
  * A failure ends the union; what was given before remains leased. FL_E_BUSY: every slot is
@@ -108,11 +115,16 @@ void fl_store_computed(fl_store *store, uint64_t work, uint64_t ns);
 /* Bytes of an expert, as the plan counts them. */
 uint64_t fl_store_expert_bytes(const fl_store *store, int layer, int expert);
 
-/* Advice: start bringing these to the device, in this order, if there is room. Takes empty slots
- * and READY ones without lease, but none of the layer acquired last, of `layer`, or prefetched and
- * not used yet; and at most half of the staging, so that a union finds room. Experts that would be
- * computed from host memory are left there. A failed prefetch is forgotten. */
-void fl_store_prefetch(fl_store *store, int layer, const int32_t *ids, int n);
+/* The layer's router, asked early: replaces what it said before (offload/ahead.h). */
+void fl_store_guess(fl_store *store, int layer, const int32_t *ids, int n);
+/* A block of tokens has ended. */
+void fl_store_block_done(fl_store *store);
+/* Starts bringing to the device what the layer will want, by all signals, if there is room: as many
+ * as are of use lately. Takes empty slots and READY ones without lease, but none of the layer
+ * acquired last, of `layer`, or prefetched and not used yet; and at most half of the staging, so
+ * that a union finds room. Experts that would be computed from host memory are left there. A failed
+ * prefetch is forgotten. */
+void fl_store_prefetch(fl_store *store, int layer);
 /* False when there is nothing that fl_store_prefetch could bring. */
 bool fl_store_reads_ahead(const fl_store *store);
 /* Streaming slots: the most experts that are not resident and are in device memory at once. */
@@ -121,6 +133,8 @@ int fl_store_n_slots(const fl_store *store);
 bool fl_store_is_present(const fl_store *store, int layer, int expert);
 
 fl_store_stats fl_store_get_stats(const fl_store *store);
+/* How right a signal was; all 0 where nothing is read ahead. */
+fl_signal_stats fl_store_signal(const fl_store *store, fl_signal signal);
 /* A line for the leases and one for each expert on its way to a slot. */
 void fl_store_describe(const fl_store *store, fl_text *out);
 int fl_store_n_leased(const fl_store *store); /* views that are not released yet */

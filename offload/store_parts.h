@@ -1,6 +1,7 @@
 #ifndef FL_OFFLOAD_STORE_PARTS_H
 #define FL_OFFLOAD_STORE_PARTS_H
 
+#include "offload/ahead.h"
 #include "offload/fetch.h"
 #include "offload/host.h"
 #include "offload/store.h"
@@ -14,9 +15,8 @@ typedef struct slot {
     slot_state state;
     int32_t key; /* -1 when EMPTY */
     int leases;
-    bool fresh;  /* prefetched and not acquired yet */
-    bool passed; /* its layer has come up since it was prefetched */
-    uint64_t used;
+    bool fresh;       /* prefetched and not acquired yet */
+    bool passed;      /* its layer has come up since it was prefetched */
     fl_ticket ticket; /* COPYING: reached when it is done */
 } slot;
 
@@ -34,6 +34,9 @@ struct fl_store {
     const fl_expert_place *place;
     fl_fetch *fetch;
     fl_host *host; /* NULL: no host tier */
+    fl_policy *policy;
+    fl_ahead *ahead; /* NULL: nothing is read ahead */
+    int depth;       /* experts of a layer that are read ahead at most */
     int n_layer, n_expert, n_keys;
     void *resident_memory, *slot_memory; /* device; NULL when of 0 bytes */
     uint64_t *resident_at;               /* [n_keys]: offset in resident_memory */
@@ -43,7 +46,6 @@ struct fl_store {
     int n_copying;
     uint64_t *asked; /* [n_expert]: number of the union that named it last (finds doubles) */
     uint64_t n_unions;
-    uint64_t clock;
     int layer;   /* of the last union */
     int n_views; /* leased now, residents too */
     /* the open union; n_wants 0 and n_given 0 when there is none */

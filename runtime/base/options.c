@@ -202,6 +202,12 @@ static const option_row rows[] = {
      "for measuring models of made-up weights: route, commit and accept as this trace says"},
     {"trace-out", 0, K_TEXT, C_RUN, AT(trace_out), 0, 0, NULL, "FILE",
      "write which experts each row of each pass went to"},
+    {"cache-policy", 0, K_CHOICE, C_MODEL, AT(policy), 0, 0, "lru|lfu|block", "POLICY",
+     "which expert makes room for another (default block)"},
+    {"prefetch", 0, K_ONOFF, C_MODEL, AT(prefetch), 0, 0, NULL, "on|off",
+     "bring experts before they are asked for (default on)"},
+    {"link-rate", 0, K_SIZE, C_MODEL, AT(link_rate), 0, 0, NULL, "SIZE",
+     "bytes per second that the host device copies at most, to stand for a slower link"},
     {"stats", 0, K_FLAG, C_RUN, AT(stats), 0, 0, NULL, NULL, "statistics on stderr"},
     {"v-heads", 0, K_CHOICE, C_ALL, AT(v_heads), 0, 0, "grouped|tiled", "V",
      "how a GGUF file orders the value heads of GDN layers; default: as it says"},
@@ -420,6 +426,7 @@ static void defaults(fl_options *o)
     o->think = o->repeat_stop = o->soft_end = -1;
     o->soft_think = o->soft_answer = -1;
     o->ram = UINT64_MAX;
+    o->prefetch = -1;
     o->max_tokens = -1;
     o->top_k = -1;
     o->temp = o->top_p = o->min_p = o->threshold = NAN;

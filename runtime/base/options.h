@@ -71,6 +71,9 @@ typedef struct fl_options {
     const char *act;        /* law|f32 */
     const char *io;         /* uring|pread|fake */
     const char *lanes;      /* auto|cpu|device */
+    const char *policy;     /* --cache-policy lru|lfu|block */
+    int prefetch;           /* --prefetch on|off: 1, 0, -1 not given */
+    uint64_t link_rate;     /* --link-rate, bytes per second; 0 not given */
     const char *block_mode; /* --block-mode causal|blockend|mixed|bidir: overrides the model's */
 
     /* eval */

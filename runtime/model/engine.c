@@ -11,7 +11,8 @@ static const uint64_t STALL_NS = UINT64_C(60000000000);
 
 fl_engine_params fl_engine_defaults(void)
 {
-    return (fl_engine_params){.kv_type = FL_TYPE_F16, .ram = FL_RAM_FREE};
+    return (fl_engine_params){
+        .kv_type = FL_TYPE_F16, .ram = FL_RAM_FREE, .policy = FL_POLICY_DEFAULT};
 }
 
 /* Device memory is taken in whole pages, so a plan does not depend on what a device rounds to. */
@@ -172,7 +173,8 @@ fl_status fl_engine_open(fl_engine **out, const fl_model *model, const fl_engine
     e->exec.act_f32 = params->act_f32;
     FL_GO(fl_pool_create(&e->exec.pool, params->threads, err));
     const fl_device_config cfg = {.kind = params->device ? params->device : "host",
-                                  .memory_cap = params->vram};
+                                  .memory_cap = params->vram,
+                                  .link_bytes_s = params->link_bytes_s};
     FL_GO(fl_device_open(&e->dev, &cfg, err));
     FL_GO(fl_experts_describe(&e->experts, model->index, expert_layers(e), err));
     if (params->script) FL_GO(fl_routing_open_script(&e->routing, model, params->script, err));
@@ -247,6 +249,9 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
                                .plan = &e->plan,
                                .place = e->experts.place,
                                .lanes = e->params.lanes,
+                               .policy = e->params.policy,
+                               .heat = e->plan_input.heat,
+                               .no_prefetch = e->params.no_prefetch,
                                .progress = report_part,
                                .progress_arg = &p};
     return fl_store_create(&e->store, &c, err);

@@ -15,13 +15,16 @@
  * (tests/model/test_engine.c). */
 
 typedef struct fl_engine_params {
-    const char *device;   /* NULL = "host" */
-    uint64_t vram;        /* cap on device memory in bytes; 0 = all that the device has */
-    uint64_t ram;         /* cap on host memory for experts in bytes (fl_plan_input.host_cap), 0 =
-                             no host tier; FL_RAM_FREE = what is free now, less a headroom */
-    fl_lane_choice lanes; /* where experts of the host tier are computed */
-    const char *less;     /* how a plan that does not fit could, but for the cap; NULL: no way */
-    int gpu_layers;       /* pins: fl_plan_input.pin_layers, pin_experts */
+    const char *device;    /* NULL = "host" */
+    uint64_t vram;         /* cap on device memory in bytes; 0 = all that the device has */
+    uint64_t ram;          /* cap on host memory for experts in bytes (fl_plan_input.host_cap), 0 =
+                              no host tier; FL_RAM_FREE = what is free now, less a headroom */
+    fl_lane_choice lanes;  /* where experts of the host tier are computed */
+    fl_policy_kind policy; /* who makes room in the streaming slots */
+    bool no_prefetch;      /* nothing is read ahead: for measuring */
+    uint64_t link_bytes_s; /* the host device's copies are no faster than this; 0 = no limit */
+    const char *less;      /* how a plan that does not fit could, but for the cap; NULL: no way */
+    int gpu_layers;        /* pins: fl_plan_input.pin_layers, pin_experts */
     int gpu_experts;
     int64_t n_ctx;        /* tokens; 0 = min(model's, FL_DEFAULT_CONTEXT) */
     int64_t chunk;        /* prefill rows per pass; 0 = 512 */

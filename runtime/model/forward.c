@@ -128,12 +128,12 @@ static fl_pass make_pass(fl_engine *e, int n_write, int n_block, const fl_clover
 fl_status fl_layer_forward(const fl_pass *p, int layer, fl_err *err)
 {
     const fl_layer_weights *w = &p->weights->layer[layer];
-    fl_moe_hint(p, layer);
     fl_rows_norm(p, w->attn_norm);
     if (w->full_attention)
         FL_TRY(fl_attention_forward(p, layer, err));
     else
         FL_TRY(fl_gdn_forward(p, layer, err));
+    if (layer + 1 < p->hp->n_layer) fl_moe_hint(p, layer + 1);
     fl_rows_norm(p, w->ffn_norm);
     return fl_moe_forward(p, layer, err);
 }
@@ -199,6 +199,7 @@ static fl_status run_writing(fl_engine *e, const fl_pass *p, const int32_t *clea
     memcpy(e->state.ids + e->state.n, p->commit ? block : clean, (size_t)rows * sizeof(*clean));
     if (e->params.mtp) fl_mtp_follow(p, e->state.ids + e->state.n, rows);
     move_on(&e->state, rows, !p->commit);
+    if (p->sw) fl_store_block_done(e->store);
     fl_forward_hidden(e, rows - 1, e->state.h_last);
     return FL_OK;
 }

@@ -55,9 +55,9 @@ FL_CHECKED fl_status fl_gdn_forward(const fl_pass *p, int layer, fl_err *err);
 /* Moves a GDN layer's state over the first p->n_rows rows of the last held pass: the very
  * recurrence that a clean pass over them runs. */
 void fl_gdn_promote(const fl_pass *p, int layer);
-/* Before the layer's mixer runs: guesses which experts the layer will ask for, by its router on
- * the rows as they stand, and has the store start reading those that are absent. Nothing but
- * time depends on it. Uses xn, act and the routing buffers. */
+/* Before the experts of the layer before run: tells the store which experts the layer will ask for,
+ * by its router on the rows as they stand. Nothing but time depends on it. Uses xn, act and the
+ * routing buffers. */
 void fl_moe_hint(const fl_pass *p, int layer);
 /* The router alone, on xn: leaves each row's experts and weights in buf->route. */
 FL_CHECKED fl_status fl_moe_route(const fl_pass *p, int layer, fl_err *err);

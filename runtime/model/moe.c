@@ -174,21 +174,16 @@ static int make_union(const fl_pass *p)
 
 /* ---- reading ahead ---- */
 
-/* Sorts the experts that some row chose by falling count, lower index first; the absent ones stay.
- * Returns how many. */
-static int list_absent(const fl_pass *p, int layer, int32_t *list)
+/* Lists the experts that some row chose. Returns how many. */
+static int list_chosen(const fl_pass *p, int32_t *list)
 {
     const int n_expert = p->hp->n_expert, n_pairs = p->n_rows * p->hp->top_k;
     const fl_route_buffers *r = &p->buf->route;
     int n = 0;
     memset(r->count, 0, (size_t)n_expert * sizeof(*r->count));
     for (int i = 0; i < n_pairs; i++) r->count[r->expert[i]]++;
-    for (int e = 0; e < n_expert; e++) {
-        if (!r->count[e] || fl_store_is_present(p->store, layer, e)) continue;
-        int at = n++;
-        for (; at > 0 && r->count[list[at - 1]] < r->count[e]; at--) list[at] = list[at - 1];
-        list[at] = e;
-    }
+    for (int e = 0; e < n_expert; e++)
+        if (r->count[e]) list[n++] = e;
     return n;
 }
 
@@ -196,7 +191,7 @@ void fl_moe_hint(const fl_pass *p, int layer)
 {
     const fl_hparams *hp = p->hp;
     fl_buffers *b = p->buf;
-    const int n = hp->n_expert, k = hp->top_k, room = fl_store_n_slots(p->store);
+    const int n = hp->n_expert, k = hp->top_k;
     /* A long chunk asks for nearly all experts: nothing to guess. */
     if (!fl_store_reads_ahead(p->store) || p->n_rows > 2 * b->max_block) return;
     fl_rows in = {.x = b->xn, .ld = hp->d_model, .cols = hp->d_model, .n = p->n_rows};
@@ -209,8 +204,8 @@ void fl_moe_hint(const fl_pass *p, int layer)
                        b->route.weight + t * k))
             return; /* the layer itself will say so */
     follow_script(p, layer, true);
-    const int absent = list_absent(p, layer, b->route.order);
-    fl_store_prefetch(p->store, layer, b->route.order, absent < room ? absent : room);
+    const int chosen = list_chosen(p, b->route.order);
+    fl_store_guess(p->store, layer, b->route.order, chosen);
 }
 
 /* ---- running it ---- */
@@ -236,9 +231,11 @@ static const char *run_part(const fl_pass *p, int layer, int n, bool first)
 static fl_status run_union(const fl_pass *p, int layer, int n_union, fl_err *err)
 {
     const fl_route_buffers *r = &p->buf->route;
-    fl_store_begin(p->store, layer, r->order, r->rows, n_union);
+    fl_store_begin(p->store, layer, p->n_rows, r->order, r->rows, n_union);
     for (int done = 0, n; done < n_union; done += n) {
         FL_TRY(fl_store_next(p->store, r->came, &n, err));
+        /* What this layer lacks is on its way: behind it comes what the next one will want. */
+        if (layer + 1 < p->hp->n_layer) fl_store_prefetch(p->store, layer + 1);
         const char *not_finite = run_part(p, layer, n, done == 0);
         fl_store_release(p->store, layer, r->came, n);
         if (!not_finite) continue;

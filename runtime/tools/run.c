@@ -265,6 +265,17 @@ static void print_experts(const fl_engine *e)
             " of them used\n",
             s.missed, fl_size_format(read, s.bytes_read), (double)s.wait_ns * 1e-9, s.prefetched,
             s.prefetch_used);
+    if (!fl_store_reads_ahead(e->store)) return;
+    fprintf(stderr, "reading ahead: %.1f %% of needed bytes ready, %" PRIu64 " in vain; right were",
+            s.needed_bytes ? 100.0 * (double)s.ready_bytes / (double)s.needed_bytes : 100.0,
+            s.misfetched);
+    for (int i = 0; i < FL_SIGNALS; i++) {
+        const fl_signal_stats g = fl_store_signal(e->store, (fl_signal)i);
+        if (g.named)
+            fprintf(stderr, "%s %s %.1f %%", i ? "," : "", fl_signal_name((fl_signal)i),
+                    100.0 * (double)g.right / (double)g.named);
+    }
+    fprintf(stderr, "\n");
 }
 
 static void print_stats(const fl_engine *e, const fl_gen_config *c, const fl_gen_result *r)
@@ -339,6 +350,16 @@ static fl_json *experts_json(const fl_engine *e)
     fl_json_set_int(j, "bytes_loaded", (int64_t)s.bytes_loaded);
     fl_json_set_int(j, "read_ahead", (int64_t)s.prefetched);
     fl_json_set_int(j, "read_ahead_used", (int64_t)s.prefetch_used);
+    fl_json_set_int(j, "read_ahead_in_vain", (int64_t)s.misfetched);
+    fl_json *signals = fl_json_new_object();
+    for (int i = 0; i < FL_SIGNALS; i++) {
+        const fl_signal_stats g = fl_store_signal(e->store, (fl_signal)i);
+        fl_json *one = fl_json_new_object();
+        fl_json_set_int(one, "named", (int64_t)g.named);
+        fl_json_set_int(one, "right", (int64_t)g.right);
+        fl_json_set(signals, fl_signal_name((fl_signal)i), one);
+    }
+    fl_json_set(j, "signals", signals);
     fl_json_set_num(j, "wait_s", (double)s.wait_ns * 1e-9);
     fl_json_set_int(j, "n_resident", e->plan.n_resident);
     fl_json_set_int(j, "n_host", e->plan.n_host);

@@ -60,6 +60,11 @@ fl_status fl_setup_engine_params(const fl_options *o, fl_engine_params *p, fl_er
     p->lanes = parse_lanes(o->lanes);
     p->gpu_layers = (int)o->gpu_layers;
     p->gpu_experts = (int)o->gpu_experts;
+    if (o->policy && !fl_policy_find(o->policy, &p->policy))
+        return FL_FAIL(err, FL_E_ARG, 0, "--cache-policy %s: expected lru, lfu or block",
+                       o->policy);
+    p->no_prefetch = o->prefetch == 0;
+    p->link_bytes_s = o->link_rate;
     if (o->command && fl_options_takes(o->command, "ctx"))
         p->less = "a smaller --ctx or --chunk needs less";
     p->n_ctx = o->ctx;

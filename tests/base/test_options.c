@@ -125,6 +125,11 @@ static void mistakes_are_named(void **state)
     assert_string_equal(o.lanes, "device");
     assert_int_equal(parse("run m"), FL_OK);
     assert_int_equal(o.ram, UINT64_MAX);
+    assert_int_equal(o.prefetch, -1);
+    assert_int_equal(parse("run m --prefetch off --cache-policy lfu --link-rate 250MB"), FL_OK);
+    assert_int_equal(o.prefetch, 0);
+    assert_int_equal(o.link_rate, 250000000);
+    assert_string_equal(o.policy, "lfu");
     ASSERT_FAILS(parse("run m --ram none"), FL_E_ARG, "--ram none: expected 0, or bytes above 0");
     ASSERT_FAILS(parse("run m --vram 0"), FL_E_ARG, "--vram 0: expected bytes above 0 and below");
     ASSERT_FAILS(parse("run m --state-budget 9T"), FL_E_ARG, "--state-budget 9T: expected bytes");

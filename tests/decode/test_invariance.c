@@ -86,10 +86,20 @@ static void text_does_not_depend_on_budget_threads_or_chunks(void **state)
         int64_t chunk;
         int host; /* percent of the rest that the host tier keeps */
         fl_lane_choice lanes;
-    } cases[] = {{50, 1, 64, 0, FL_LANES_AUTO},      {25, 2, 16, 0, FL_LANES_AUTO},
-                 {10, 2, 4096, 0, FL_LANES_AUTO},    {10, 1, 512, 100, FL_LANES_CPU},
-                 {0, 2, 64, 50, FL_LANES_AUTO},      {25, 2, 32, 100, FL_LANES_DEVICE},
-                 {50, 1, 4096, 60, FL_LANES_DEVICE}, {0, 1, 16, 0, FL_LANES_AUTO}};
+        fl_policy_kind policy;
+        bool no_prefetch;
+        uint64_t link_bytes_s;
+    } cases[] = {
+        {80, 1, 64, 0, FL_LANES_AUTO, FL_POLICY_BLOCK, false, 0},
+        {25, 2, 16, 0, FL_LANES_AUTO, FL_POLICY_LRU, false, 0},
+        {10, 2, 4096, 0, FL_LANES_AUTO, FL_POLICY_LFU, true, 0},
+        {10, 1, 512, 100, FL_LANES_CPU, FL_POLICY_BLOCK, false, 0},
+        {0, 2, 64, 50, FL_LANES_AUTO, FL_POLICY_LRU, false, 0},
+        {75, 2, 32, 100, FL_LANES_DEVICE, FL_POLICY_BLOCK, false, 1 << 30},
+        {50, 1, 4096, 60, FL_LANES_DEVICE, FL_POLICY_LFU, false, 0},
+        {0, 1, 16, 0, FL_LANES_AUTO, FL_POLICY_BLOCK, false, 0},
+        {0, 2, 32, 100, FL_LANES_DEVICE, FL_POLICY_LRU, true, 0},
+    };
     int32_t want[N_KINDS][N_OUT], got[N_KINDS][N_OUT];
     fl_store_stats stats;
     fl_engine_params p = params_of(1, 512);
@@ -105,9 +115,14 @@ static void text_does_not_depend_on_budget_threads_or_chunks(void **state)
         p.vram = fl_vram_for(fl_files.gguf, &p, cases[i].percent);
         p.ram = fl_ram_for(fl_files.gguf, &p, cases[i].host);
         p.lanes = cases[i].lanes;
+        p.policy = cases[i].policy;
+        p.no_prefetch = cases[i].no_prefetch;
+        p.link_bytes_s = cases[i].link_bytes_s;
         p.io = i % 2 ? "pread" : NULL;
         run_all(&p, i % 2, got, &stats);
         assert_true((stats.missed > 0) == (cases[i].host < 100));
+        if (p.no_prefetch || (cases[i].host == 100 && p.lanes != FL_LANES_DEVICE))
+            assert_true(stats.prefetched == 0);
         assert_true((stats.on_cpu > 0) == (cases[i].host > 0 && p.lanes != FL_LANES_DEVICE));
         assert_true((stats.copied > 0) == (cases[i].host > 0 && p.lanes == FL_LANES_DEVICE));
         for (int k = 0; k < N_KINDS; k++)

@@ -30,6 +30,8 @@ typedef struct house {
     fl_store *store;
     fl_plan plan;
     fl_lane_choice lanes;
+    fl_policy_kind policy;
+    bool no_prefetch;
     uint32_t host_share; /* of what the device does not keep, in 1/1,000 */
     int n_layer, n_expert;
     fl_expert_place place[MAX_LAYER * MAX_EXPERT];
@@ -108,7 +110,9 @@ static fl_status create(house *h, fl_err *err)
                                .host_io = h->host_io,
                                .plan = &h->plan,
                                .place = h->place,
-                               .lanes = h->lanes};
+                               .lanes = h->lanes,
+                               .policy = h->policy,
+                               .no_prefetch = h->no_prefetch};
     return fl_store_create(&h->store, &c, err);
 }
 
@@ -136,7 +140,7 @@ static fl_status acquire(house *h, int layer, const int32_t *ids, int n, fl_expe
 {
     fl_expert_view came[MAX_EXPERT];
     fl_status st = FL_OK;
-    fl_store_begin(h->store, layer, ids, NULL, n);
+    fl_store_begin(h->store, layer, 1, ids, NULL, n);
     int done = 0;
     for (int got; st == FL_OK && done < n; done += got)
         st = fl_store_next(h->store, came + done, &got, err);
@@ -149,6 +153,13 @@ static fl_status acquire(house *h, int layer, const int32_t *ids, int n, fl_expe
         for (int k = 0; k < n; k++)
             if (came[k].expert == ids[i]) views[i] = came[k];
     return FL_OK;
+}
+
+/* The router says that the layer will want these, and they are brought. */
+static void read_ahead(house *h, int layer, const int32_t *ids, int n)
+{
+    fl_store_guess(h->store, layer, ids, n);
+    fl_store_prefetch(h->store, layer);
 }
 
 static void check_view(const house *h, int layer, const fl_expert_view *v)
@@ -256,7 +267,7 @@ static void step_union(house *h, int n_leases)
     fl_expert_view v[MAX_EXPERT];
     const int layer = (int)rnd((uint32_t)h->n_layer), n = pick(h, layer, MAX_EXPERT, ids);
     for (int i = 0; i < n; i++) rows[i] = 1 + (int32_t)rnd(40);
-    fl_store_begin(h->store, layer, ids, rows, n);
+    fl_store_begin(h->store, layer, 40, ids, rows, n);
     for (int done = 0, got; done < n; done += got) {
         const fl_status st = fl_store_next(h->store, v, &got, &err);
         if (st == FL_E_BUSY) assert_true(n_leases > 0);
@@ -278,6 +289,7 @@ static void step(house *h, lease *leases, int *n_leases)
 {
     const uint32_t what = rnd(100);
     set_faults(h);
+    if (rnd(20) == 0) fl_store_block_done(h->store);
     if (what < 20) {
         step_union(h, *n_leases);
     } else if (what < 50 && *n_leases < MAX_LEASES) {
@@ -289,7 +301,7 @@ static void step(house *h, lease *leases, int *n_leases)
     } else {
         int32_t ids[MAX_EXPERT];
         const int layer = (int)rnd((uint32_t)h->n_layer);
-        fl_store_prefetch(h->store, layer, ids, pick(h, layer, MAX_EXPERT, ids));
+        read_ahead(h, layer, ids, pick(h, layer, MAX_EXPERT, ids));
     }
     if (!fl_store_is_sane(h->store)) fail_msg("the tables disagree");
     assert_int_equal(fl_device_budget(h->dev)->used, h->plan.device_bytes);
@@ -302,7 +314,9 @@ static void test_random_sequences(void **state)
     (void)state;
     fl_store_stats sum = {0};
     for (int round = 0; round < 60; round++) {
-        house h = {.lanes = (fl_lane_choice)rnd(3)};
+        house h = {.lanes = (fl_lane_choice)rnd(3),
+                   .policy = (fl_policy_kind)rnd(FL_N_POLICIES),
+                   .no_prefetch = rnd(5) == 0};
         if (round % 3) h.host_share = rnd(2) ? 1000 : rnd(1001);
         lease leases[MAX_LEASES];
         int n_leases = 0;
@@ -319,6 +333,8 @@ static void test_random_sequences(void **state)
         sum.hit_slot += s.hit_slot;
         sum.evicted += s.evicted;
         sum.prefetch_used += s.prefetch_used;
+        sum.misfetched += s.misfetched;
+        if (h.no_prefetch) assert_int_equal(s.prefetched, 0);
         sum.failed += s.failed;
         sum.on_cpu += s.on_cpu;
         sum.copied += s.copied;
@@ -326,7 +342,7 @@ static void test_random_sequences(void **state)
     }
     /* The run went where it was meant to go. */
     assert_true(sum.missed > 1000 && sum.hit_slot > 1000 && sum.evicted > 1000);
-    assert_true(sum.prefetch_used > 50 && sum.failed > 50);
+    assert_true(sum.misfetched > 50 && sum.prefetch_used > 50 && sum.failed > 50);
     assert_true(sum.on_cpu > 1000 && sum.copied > 1000);
 }
 
@@ -405,7 +421,7 @@ static void test_leases_are_kept(void **state)
     fl_store_release(h.store, 0, a, 2);
     ASSERT_FAILS(acquire(&h, 1, two, 2, b, &err), FL_E_BUSY,
                  "1 of 2 experts are still to come, 0 of 3 slots");
-    fl_store_prefetch(h.store, 1, two, 2); /* may take the one that is free, no more */
+    read_ahead(&h, 1, two, 2); /* may take the one that is free, no more */
     for (int i = 0; i < 2; i++) check_view(&h, 0, &c[i]);
     fl_store_release(h.store, 0, c, 2);
     ASSERT_OK(acquire(&h, 1, two, 2, b, &err));
@@ -422,19 +438,19 @@ static void test_prefetch(void **state)
     get(&h, 0, 0);
     get(&h, 0, 1);
     const int32_t four[4] = {0, 1, 2, 3};
-    fl_store_prefetch(h.store, 1, four, 4); /* two empty slots; layer 0 keeps its own */
+    read_ahead(&h, 1, four, 4); /* two empty slots; layer 0 keeps its own */
     assert_int_equal(fl_store_get_stats(h.store).prefetched, 2);
     get(&h, 0, 0);
     get(&h, 0, 1);
     assert_int_equal(fl_store_get_stats(h.store).missed, 2);
-    fl_store_prefetch(h.store, 2, four, 4); /* layer 1's are fresh, layer 0's are in use */
+    read_ahead(&h, 2, four, 4); /* layer 1's are fresh, layer 0's are in use */
     assert_int_equal(fl_store_get_stats(h.store).prefetched, 2);
     get(&h, 1, 0);
     get(&h, 1, 1);
     const fl_store_stats s = fl_store_get_stats(h.store);
     assert_int_equal(s.prefetch_used, 2);
     assert_int_equal(s.missed, 2);
-    fl_store_prefetch(h.store, 2, four, 4); /* now layer 0's may go */
+    read_ahead(&h, 2, four, 4); /* now layer 0's may go */
     assert_int_equal(fl_store_get_stats(h.store).prefetched, 4);
     assert_false(fl_store_is_present(h.store, 0, 0));
     assert_true(fl_store_is_present(h.store, 1, 0));
@@ -442,11 +458,11 @@ static void test_prefetch(void **state)
     /* A prefetch that fails is forgotten. */
     fl_io_fake_set(h.io,
                    &(fl_io_fake_config){.fail_at = -1, .fail_chance = 1024, .fail_errno = ENXIO});
-    fl_store_prefetch(h.store, 0, four, 4);
+    read_ahead(&h, 0, four, 4);
     const int32_t one = 0;
-    fl_store_prefetch(h.store, 2, &one, 1); /* takes in what failed */
+    read_ahead(&h, 2, &one, 1); /* takes in what failed */
     no_faults(&h);
-    fl_store_prefetch(h.store, 2, &one, 1);
+    read_ahead(&h, 2, &one, 1);
     assert_true(fl_store_get_stats(h.store).failed > 0);
     assert_true(fl_store_is_sane(h.store));
     for (int i = 0; i < 4; i++) get(&h, 0, i);
@@ -462,7 +478,7 @@ static void test_prefetch_keeps_its_layer(void **state)
     for (int l = 0; l < 2; l++)
         for (int e = 0; e < 2; e++) get(&h, l, e);
     const int32_t more[2] = {2, 3};
-    fl_store_prefetch(h.store, 0, more, 2); /* layer 1 is running, layer 0 is the one to come */
+    read_ahead(&h, 0, more, 2); /* layer 1 is running, layer 0 is the one to come */
     assert_int_equal(fl_store_get_stats(h.store).prefetched, 0);
     for (int e = 0; e < 2; e++) assert_true(fl_store_is_present(h.store, 0, e));
     close_all(&h);
@@ -476,7 +492,7 @@ static void test_prefetch_fails_beside_acquire(void **state)
     fl_io_fake_config c = {.fail_at = -1, .stall_chance = 1024, .stall_polls = 4};
     const int32_t ahead = 0;
     fl_io_fake_set(h.io, &c);
-    fl_store_prefetch(h.store, 1, &ahead, 1);
+    read_ahead(&h, 1, &ahead, 1);
     c = (fl_io_fake_config){
         .fail_at = 0, .fail_errno = ENXIO, .stall_chance = 1024, .stall_polls = 30};
     fl_io_fake_set(h.io, &c); /* the first read to complete is the prefetch's */
@@ -505,7 +521,7 @@ static void test_prefetch_leaves_staging(void **state)
     open_store(&h);
     fl_io_fake_set(h.io,
                    &(fl_io_fake_config){.fail_at = -1, .stall_chance = 1024, .stall_polls = 99});
-    fl_store_prefetch(h.store, 1, ids, MAX_EXPERT);
+    read_ahead(&h, 1, ids, MAX_EXPERT);
     assert_int_equal(fl_store_get_stats(h.store).prefetched, h.plan.n_stages / 2);
     get(&h, 2, 5);
     close_all(&h);
@@ -572,7 +588,7 @@ static void test_all_resident(void **state)
     assert_int_equal(p.total, h.plan.resident_bytes);
     assert_true(s.bytes_loaded > 0 && s.bytes_loaded <= p.total);
     const int32_t one = 1;
-    fl_store_prefetch(h.store, 0, &one, 1);
+    read_ahead(&h, 0, &one, 1);
     close_all(&h);
 }
 
@@ -634,7 +650,7 @@ static void test_real_backends(void **state)
                 for (int k = 0; k < n; k++) check_view(&h, layer, &v[k]);
                 int32_t ahead[MAX_EXPERT];
                 const int next = (layer + 1) % 4;
-                fl_store_prefetch(h.store, next, ahead, pick(&h, next, MAX_EXPERT, ahead));
+                read_ahead(&h, next, ahead, pick(&h, next, MAX_EXPERT, ahead));
                 for (int k = 0; k < n; k++) check_view(&h, layer, &v[k]);
                 fl_store_release(h.store, layer, v, n);
                 assert_true(fl_store_is_sane(h.store));
