@@ -26,7 +26,7 @@ static fl_status time_copies(const link_run *r, uint64_t bytes, uint64_t *ns, fl
         FL_TRY(fl_device_wait(r->dev, t, err));
         fl_samples_add(&s, fl_clock_ns() - start);
     }
-    *ns = fl_samples_median(&s);
+    *ns = s.least_ns;
     return FL_OK;
 }
 
@@ -52,9 +52,13 @@ static fl_status measure(const link_run *r, fl_link_rates *out, uint64_t room, f
     uint64_t pageable[FL_LINK_SIZES] = {0}, pinned[FL_LINK_SIZES] = {0};
     for (int i = 0; i < out->n; i++)
         FL_TRY(time_copies(r, out->sample[i].bytes, &pageable[i], err));
-    out->pinned = mlock(r->from, room) == 0;
-    for (int i = 0; out->pinned && i < out->n; i++)
-        FL_TRY(time_copies(r, out->sample[i].bytes, &pinned[i], err));
+    const uint64_t held = fl_device_pin(r->dev, r->from, room);
+    fl_status st = FL_OK;
+    out->pinned = held == room;
+    for (int i = 0; st == FL_OK && out->pinned && i < out->n; i++)
+        st = time_copies(r, out->sample[i].bytes, &pinned[i], err);
+    fl_device_unpin(r->dev, r->from, held);
+    FL_TRY(st);
     for (int i = 0; i < out->n; i++) {
         out->sample[i].pageable_bytes_s = fl_rate_per_s(out->sample[i].bytes, pageable[i]);
         out->sample[i].pinned_bytes_s = fl_rate_per_s(out->sample[i].bytes, pinned[i]);

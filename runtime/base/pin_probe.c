@@ -71,28 +71,25 @@ static bool next_report(int from, uint64_t end_ns, report *r, bool *late)
     }
 }
 
-static bool was_killed(pid_t child)
+static void reap(pid_t child)
 {
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-    return WIFSIGNALED(status);
+    while (waitpid(child, NULL, 0) < 0 && errno == EINTR) continue;
 }
 
-static void follow(pid_t child, int from, int timeout_ms, fl_pinnable *out)
+/* The child's memory goes with it, so it is ended as soon as it has said all. */
+static void follow(pid_t child, int from, int timeout_ms, uint64_t want, fl_pinnable *out)
 {
     const uint64_t end_ns = fl_clock_ns() + (uint64_t)timeout_ms * 1000000u;
     report r = {0};
     bool late = false;
-    while (next_report(from, end_ns, &r, &late)) {
-        out->bytes = r.bytes;
-        out->sys = r.sys;
-    }
-    if (late) kill(child, SIGKILL);
-    const bool killed = was_killed(child);
-    out->end = late       ? FL_PIN_STALLED
-               : killed   ? FL_PIN_KILLED
-               : out->sys ? FL_PIN_REFUSED
-                          : FL_PIN_ALL;
+    while (r.bytes < want && r.sys == 0 && next_report(from, end_ns, &r, &late)) continue;
+    kill(child, SIGKILL);
+    reap(child);
+    *out = (fl_pinnable){.bytes = r.bytes, .sys = r.sys};
+    out->end = r.sys             ? FL_PIN_REFUSED
+               : r.bytes >= want ? FL_PIN_ALL
+               : late            ? FL_PIN_STALLED
+                                 : FL_PIN_KILLED;
 }
 
 fl_status fl_pin_probe_run(const fl_pin_probe *given, fl_pinnable *out, fl_err *err)
@@ -110,7 +107,7 @@ fl_status fl_pin_probe_run(const fl_pin_probe *given, fl_pinnable *out, fl_err *
     if (child == 0) take_chunks(&p, pipe_fd[1]);
     const int sys = errno;
     close(pipe_fd[1]);
-    if (child > 0) follow(child, pipe_fd[0], p.timeout_ms, out);
+    if (child > 0) follow(child, pipe_fd[0], p.timeout_ms, p.want, out);
     close(pipe_fd[0]);
     if (child > 0) return FL_OK;
     return FL_FAIL(err, FL_E_IO, sys, "pinned memory: no process to try it: %s", strerror(sys));

@@ -213,7 +213,7 @@ fl_status fl_costs_expert(fl_costs *c, fl_pool *pool, int rows, uint64_t *ns, fl
             return fl_pass_nan(c->layer, "measured experts", err);
         fl_samples_add(&s, fl_clock_ns() - start);
     }
-    *ns = fl_samples_median(&s) / (uint64_t)n;
+    *ns = s.least_ns / (uint64_t)n;
     return FL_OK;
 }
 
@@ -257,7 +257,7 @@ fl_status fl_costs_dense(fl_costs *c, int rows, uint64_t *ns, fl_err *err)
         FL_TRY(run_dense(c, rows, err));
         fl_samples_add(&s, fl_clock_ns() - start);
     }
-    *ns = fl_samples_median(&s);
+    *ns = s.least_ns;
     return FL_OK;
 }
 
@@ -279,7 +279,7 @@ fl_status fl_costs_device(fl_costs *c, uint64_t *bytes_s, fl_err *err)
         fl_samples_add(&s, fl_clock_ns() - start);
     }
     const uint64_t bytes = (uint64_t)w->rows * fl_type_row_bytes(w->type, (uint64_t)w->cols);
-    *bytes_s = fl_rate_per_s(bytes, fl_samples_median(&s));
+    *bytes_s = fl_rate_per_s(bytes, s.least_ns);
     return FL_OK;
 }
 
@@ -318,6 +318,6 @@ fl_status fl_costs_host(fl_pool *pool, uint64_t bytes, uint64_t *bytes_s, fl_err
     free(memory);
     assert(all);
     (void)all;
-    *bytes_s = fl_rate_per_s(bytes, fl_samples_median(&s));
+    *bytes_s = fl_rate_per_s(bytes, s.least_ns);
     return FL_OK;
 }

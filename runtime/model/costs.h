@@ -3,8 +3,8 @@
 
 #include "runtime/model/engine.h"
 
-/* How long parts of a pass take on a loaded engine, run by the code that passes run. Medians of a
- * few tries, a fraction of a second each. The sequence in the engine is lost. Held by
+/* How long parts of a pass take on a loaded engine, run by the code that passes run. The least of
+ * a few tries, a fraction of a second each. The sequence in the engine is lost. Held by
  * tests/model/test_costs.c. */
 typedef struct fl_costs fl_costs;
 
