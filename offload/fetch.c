@@ -188,8 +188,8 @@ static fl_status collect(fl_fetch *f, bool block, fl_err *stall)
     return FL_OK;
 }
 
-/* Waits for the oldest copy. */
-static void wait_copy(fl_fetch *f)
+/* Waits for the oldest copy. FL_E_STALLED: it goes on. */
+static fl_status wait_copy(fl_fetch *f, fl_err *stall)
 {
     stage *first = NULL;
     for (int i = 0; i < f->n_stages; i++) {
@@ -198,8 +198,10 @@ static void wait_copy(fl_fetch *f)
     }
     fl_err err = {0};
     const fl_status st = fl_device_wait(f->dev, first->ticket, &err);
+    if (st == FL_E_STALLED) return FL_FAIL(stall, st, err.sys, "%s", err.msg);
     if (st != FL_OK) fail(first, st, &err);
     first->state = FINISHED;
+    return FL_OK;
 }
 
 static stage *pick_finished(fl_fetch *f, int *n_copying)
@@ -239,12 +241,8 @@ bool fl_fetch_next(fl_fetch *f, bool block, uint64_t *tag, fl_status *st, fl_err
         s = pick_finished(f, &n_copying);
         if (s || !block) break;
         /* A copy is short; while it is waited for, the reads go on in the kernel. */
-        if (n_copying) {
-            wait_copy(f);
-        } else {
-            *st = collect(f, true, err);
-            if (*st != FL_OK) return false;
-        }
+        *st = n_copying ? wait_copy(f, err) : collect(f, true, err);
+        if (*st != FL_OK) return false;
     }
     if (!s) return false;
     *tag = s->tag;

@@ -28,8 +28,8 @@ int fl_fetch_free(const fl_fetch *f);
 void fl_fetch_start(fl_fetch *f, const fl_expert_place *x, uint8_t *dst, uint64_t tag);
 /* Moves everything on. True: the fetch *tag is finished and its stage free; *st says how, with
  * the message in err. False: none is finished, *st is FL_OK. With `block` waits for one (there must
- * be one under way, assert); false then only with FL_E_STALLED, as fl_io_wait has it: what is under
- * way stays so. */
+ * be one under way, assert); false then only with FL_E_STALLED, as fl_io_wait and fl_device_wait
+ * have it: what is under way stays so. */
 bool fl_fetch_next(fl_fetch *f, bool block, uint64_t *tag, fl_status *st, fl_err *err);
 /* How far the fetch of that tag is, for a report: "3 reads to come", "being copied". */
 void fl_fetch_describe(const fl_fetch *f, uint64_t tag, fl_text *out);

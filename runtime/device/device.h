@@ -42,7 +42,12 @@ FL_CHECKED fl_status fl_device_copy_async(fl_device *dev, void *dst, const void 
                                           uint64_t bytes, fl_ticket *ticket, fl_err *err);
 /* True when the copy behind the ticket (and all before it) is done. Ticket 0 is always done. */
 bool fl_device_done(const fl_device *dev, fl_ticket ticket);
+/* FL_E_STALLED: no copy was completed for the limit's time; what is queued stays queued. */
 FL_CHECKED fl_status fl_device_wait(fl_device *dev, fl_ticket ticket, fl_err *err);
+/* 0, as after open: waits never end that way. */
+void fl_device_set_limit(fl_device *dev, uint64_t ns);
+/* Copies that are queued, the one that moves among them. */
+uint64_t fl_device_copies_queued(const fl_device *dev);
 /* Bytes copied to the device so far, and the time that the copy engine was busy with them. */
 uint64_t fl_device_bytes_copied(const fl_device *dev);
 uint64_t fl_device_copy_ns(const fl_device *dev);

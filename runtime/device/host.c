@@ -37,6 +37,7 @@ struct fl_device {
     int n_chunks;     /* owner: that were to be pinned so far */
     int refuse_pin;
     uint64_t link_bytes_s;
+    uint64_t limit_ns;     /* owner: of a wait in which nothing is completed */
     uint64_t link_free_ns; /* engine: when the link has carried all it was given */
 
     pthread_t engine;
@@ -126,7 +127,11 @@ fl_status fl_device_open(fl_device **out, const fl_device_config *cfg, fl_err *e
     dev->refuse_pin = cfg->refuse_pin;
     pthread_mutex_init(&dev->lock, NULL);
     pthread_cond_init(&dev->queued, NULL);
-    pthread_cond_init(&dev->moved, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&dev->moved, &clock);
+    pthread_condattr_destroy(&clock);
     const fl_status st = start_engine(dev, err);
     if (st != FL_OK) {
         free(dev);
@@ -262,16 +267,39 @@ bool fl_device_done(const fl_device *dev, fl_ticket ticket)
     return atomic_load_explicit(&dev->finished, memory_order_acquire) >= ticket;
 }
 
+/* Under the lock: until one more copy is done. False: none was, for the limit's time. */
+static bool wait_one(fl_device *dev)
+{
+    const uint64_t before = atomic_load_explicit(&dev->finished, memory_order_acquire);
+    const struct timespec until =
+        fl_clock_time(dev->limit_ns ? fl_clock_ns() + dev->limit_ns : UINT64_MAX);
+    for (bool late = false;;) {
+        if (atomic_load_explicit(&dev->finished, memory_order_acquire) != before) return true;
+        if (late) return false;
+        late = pthread_cond_timedwait(&dev->moved, &dev->lock, &until) == ETIMEDOUT;
+    }
+}
+
 fl_status fl_device_wait(fl_device *dev, fl_ticket ticket, fl_err *err)
 {
-    (void)err;
+    bool moves = true;
     assert(ticket <= dev->issued);
     if (fl_device_done(dev, ticket)) return FL_OK;
     pthread_mutex_lock(&dev->lock);
-    while (atomic_load_explicit(&dev->finished, memory_order_acquire) < ticket)
-        pthread_cond_wait(&dev->moved, &dev->lock);
+    while (moves && atomic_load_explicit(&dev->finished, memory_order_acquire) < ticket)
+        moves = wait_one(dev);
     pthread_mutex_unlock(&dev->lock);
-    return FL_OK;
+    if (moves) return FL_OK;
+    return FL_FAIL(err, FL_E_STALLED, 0,
+                   "host device: none of %llu copies was completed for %.1f s: the link hangs",
+                   (unsigned long long)fl_device_copies_queued(dev), (double)dev->limit_ns * 1e-9);
+}
+
+void fl_device_set_limit(fl_device *dev, uint64_t ns) { dev->limit_ns = ns; }
+
+uint64_t fl_device_copies_queued(const fl_device *dev)
+{
+    return dev->issued - atomic_load_explicit(&dev->finished, memory_order_relaxed);
 }
 
 uint64_t fl_device_bytes_copied(const fl_device *dev)

@@ -254,7 +254,9 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
                                .no_prefetch = e->params.no_prefetch,
                                .progress = report_part,
                                .progress_arg = &p};
-    return fl_store_create(&e->store, &c, err);
+    FL_TRY(fl_store_create(&e->store, &c, err));
+    fl_device_set_limit(e->dev, limit_ns);
+    return FL_OK;
 }
 
 fl_status fl_engine_check_files(const fl_engine *e, fl_err *err)
@@ -264,8 +266,10 @@ fl_status fl_engine_check_files(const fl_engine *e, fl_err *err)
 
 void fl_engine_describe(const fl_engine *e, fl_text *out)
 {
-    fl_text_printf(out, "the request waits for reads; %d threads of the pool are idle\n",
+    fl_text_printf(out, "the request waits for experts; %d threads of the pool are idle\n",
                    fl_pool_threads(e->exec.pool));
+    fl_text_printf(out, "%llu copies to the device are queued\n",
+                   (unsigned long long)fl_device_copies_queued(e->dev));
     if (e->store) fl_store_describe(e->store, out);
     if (e->io) fl_io_describe(e->io, out);
     if (e->host_io) fl_io_describe(e->host_io, out);

@@ -36,12 +36,12 @@ typedef struct fl_engine_params {
     int block_size;       /* rows of a block pass, at most FL_MAX_BLOCK; 0 = the model's */
     bool mtp;             /* load the MTP block, for drafts; the file has one */
     int held_rows;        /* rows of a held pass (speculation), at most block_size; 0 = none */
-    uint64_t stall_ns;   /* a request that has waited that long for a drive that gives nothing fails
-                            with FL_E_STALLED; 0 = a minute */
-    const char *profile; /* of expert use: experts get their places by it, and it learns; NULL: all
-                            experts are alike */
-    const char *trace;   /* file for the routing of all passes, or NULL */
-    const char *script;  /* trace that passes follow, or NULL (routing.h) */
+    uint64_t stall_ns;    /* a request that has waited that long for a drive or a link that gives
+                             nothing fails with FL_E_STALLED; 0 = a minute */
+    const char *profile;  /* of expert use: experts get their places by it, and it learns; NULL: all
+                             experts are alike */
+    const char *trace;    /* file for the routing of all passes, or NULL */
+    const char *script;   /* trace that passes follow, or NULL (routing.h) */
     /* Host memory for checkpoints of the state, bytes; 0 = a tenth of this machine's. */
     uint64_t state_budget;
 } fl_engine_params;

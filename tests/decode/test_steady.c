@@ -1,5 +1,5 @@
 /* A process that goes on answering: the token loop allocates nothing, and memory stands still over
- * 200 requests (FL_TEST_LONG=1: 2,000). */
+ * 500 requests of random sizes (FL_TEST_LONG=1: 5,000), with experts in every tier. */
 #include <stdlib.h>
 
 #include "runtime/decode/generate.h"
@@ -145,12 +145,13 @@ static bool take(void *arg, const char *text, size_t n)
     return true;
 }
 
-/* From a message to an answer taken apart, as a chat does it. Some are canceled by their length,
- * some refused. */
+/* From a message to an answer taken apart, as a chat does it. Sizes are random up to a full
+ * context; some are refused. */
 static void answer(fl_generator *g, const fl_model *model, int number)
 {
     fl_err err = {0};
-    char message[64];
+    static uint64_t seed = 5;
+    char message[200];
     size_t n = 0;
     int32_t *ids = NULL;
     fl_chat_stream *stream = NULL;
@@ -158,12 +159,14 @@ static void answer(fl_generator *g, const fl_model *model, int number)
     fl_chat_delta rest;
     fl_gen_result r;
     fl_gen_config c = config_of(model, number % KINDS);
-    snprintf(message, sizeof(message), "question %d %.*s", number, number % 23,
-             "of which this is the end");
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    const int length = 1 + (int)((seed >> 33) % 120), most = 1 + (int)((seed >> 48) % 24);
+    for (int i = 0; i < length; i++) message[i] = (char)('a' + (number + i * i) % 26);
+    message[length] = 0;
     ASSERT_OK(
         fl_chat_encode_simple("system", message, number % 2, model->tokenizer, &ids, &n, &err));
     ASSERT_OK(fl_chat_stream_open(&stream, true, NULL, &err));
-    c.max_tokens = 4 + number % 5;
+    c.max_tokens = most;
     c.sampler.seed = (uint64_t)number;
     c.on_text = take;
     c.arg = stream;
@@ -179,7 +182,7 @@ static void answer(fl_generator *g, const fl_model *model, int number)
 static void memory_stands_still_over_many_requests(void **state)
 {
     (void)state;
-    const int requests = getenv("FL_TEST_LONG") ? 2000 : 200;
+    const int requests = getenv("FL_TEST_LONG") ? 5000 : FL_SANITIZED_OR(100, 500);
     fl_err err = {0};
     char *file = fl_tmp_path(fl_files.dir, "tiny.gguf");
     fl_generator *g = NULL;
@@ -191,16 +194,19 @@ static void memory_stands_still_over_many_requests(void **state)
     make.arch = "clover_moe";
     fl_make_gguf(&make, file);
     p.vram = fl_vram_for(file, &p, 25);
-    p.ram = 0;
+    p.ram = fl_ram_for(file, &p, 50);
+    p.lanes = FL_LANES_DEVICE;
     fl_loaded l = fl_load(file, &p);
     ASSERT_OK(fl_generator_create(&g, l.engine, &err));
-    int64_t tenth = 0;
+    int64_t early = 0;
     for (int i = 0; i < requests; i++) {
         answer(g, l.model, i);
-        if (i == 9) tenth = fl_memory_held();
+        if (i == 49) early = fl_memory_held();
     }
-    const int64_t grown = fl_memory_held() - tenth;
-    print_message("# %d requests: %lld KiB more than after the tenth\n", requests,
+    const int64_t grown = fl_memory_held() - early;
+    const fl_store_stats s = fl_store_get_stats(l.engine->store);
+    assert_true(s.hit_resident > 0 && s.copied > 0 && s.missed > 0);
+    print_message("# %d requests: %lld KiB more than after 50\n", requests,
                   (long long)grown / 1024);
     assert_true(grown <= 1 << 20);
     fl_generator_destroy(&g);

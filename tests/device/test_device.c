@@ -210,6 +210,30 @@ static void test_leak_is_caught(void **state)
 }
 #endif
 
+/* 100 KB at 1 MB/s: given up after 5 ms, and complete later. */
+static void test_link_hangs(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    fl_ticket t;
+    static uint8_t src[100000];
+    memset(src, 7, sizeof(src));
+    fl_device *dev = open_host(1 << 20, 1000000);
+    void *dst = take(dev, sizeof(src));
+    fl_device_set_limit(dev, 5000000);
+    assert_int_equal(fl_device_copy_async(dev, dst, src, sizeof(src), &t, &err), FL_OK);
+    assert_int_equal(fl_device_wait(dev, t, &err), FL_E_STALLED);
+    assert_non_null(strstr(err.msg, "none of 1 copies was completed"));
+    assert_int_equal(fl_device_copies_queued(dev), 1);
+    assert_false(fl_device_done(dev, t));
+    fl_device_set_limit(dev, UINT64_C(20000000000));
+    assert_int_equal(fl_device_wait(dev, t, NULL), FL_OK);
+    assert_memory_equal(dst, src, sizeof(src));
+    assert_int_equal(fl_device_copies_queued(dev), 0);
+    fl_device_free(dev, &dst);
+    fl_device_close(&dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_copies_in_order),
         cmocka_unit_test(test_pinning),
         cmocka_unit_test(test_link_rate),
+        cmocka_unit_test(test_link_hangs),
         cmocka_unit_test(test_free_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
