@@ -184,6 +184,20 @@ const uint32_t *fl_profile_heat(fl_profile *p)
     return p->heat;
 }
 
+int64_t fl_profile_distinct(const fl_profile *p, fl_pass_kind kind)
+{
+    uint64_t uses = 0, passes = decayed(p, p->known.passes[kind]) + p->own.passes[kind];
+    int layers = 0; /* that passes of this kind run */
+    if (kind == FL_PASS_PREFILL || fl_profile_passes(p, kind) < FL_PROFILE_FEW) return 0;
+    for (int l = 0; l < p->n_layer; l++) {
+        const uint64_t before = uses;
+        for (int e = 0; e < p->n_expert; e++)
+            uses += uses_of(p, kind, (size_t)l * (size_t)p->n_expert + (size_t)e);
+        layers += uses > before;
+    }
+    return layers ? (int64_t)(uses * 1000 / passes / (uint64_t)layers) : 0;
+}
+
 static uint64_t blocks_of(const fl_profile *p, size_t key)
 {
     const uint64_t known =

@@ -37,6 +37,10 @@ void fl_profile_layer(fl_profile *p, int layer, int rows, int top_k, const int32
 const uint32_t *fl_profile_heat(fl_profile *p);
 /* Passes of that kind that were counted, decayed. */
 uint64_t fl_profile_passes(const fl_profile *p, fl_pass_kind kind);
+/* Experts of a layer that a pass of that kind used, on average, in thousandths; 0: fewer than
+ * FL_PROFILE_FEW passes are known, or the kind is prefill, whose uses are weighed. */
+enum { FL_PROFILE_FEW = 16 };
+int64_t fl_profile_distinct(const fl_profile *p, fl_pass_kind kind);
 /* Of the last 64 blocks, finished ones: those that used a, b, and both. */
 typedef struct fl_profile_pair {
     int a, b, both;

@@ -191,7 +191,7 @@ static const option_row rows[] = {
     {"io", 0, K_CHOICE, C_MODEL | C_QUANTIZE | C_IMPORTANCE, AT(io), 0, 0, "uring|pread|fake",
      "BACKEND",
      "how weights are read; default: the best that works; fake: one read at a time, for tests"},
-    {"lanes", 0, K_CHOICE, C_MODEL, AT(lanes), 0, 0, "auto|cpu|device", "LANE",
+    {"lanes", 0, K_CHOICE, C_MODEL | C_PLAN, AT(lanes), 0, 0, "auto|cpu|device", "LANE",
      "where experts of host memory are computed: there, or on the device behind a copy (default "
      "auto: as measured)"},
     {"profile", 0, K_TEXT, C_RUN | C_PLAN, AT(profile), 0, 0, NULL, "NAME",

@@ -33,6 +33,18 @@ static fl_predict_pass published(const fl_engine *e, const fl_clover *sw, fl_gen
     return (fl_predict_pass){0};
 }
 
+/* Experts of a layer that a pass of the mode uses, in thousandths: as the profile of the traffic
+ * counted them; 0: it has not. A guess and its check take turns. */
+static int64_t seen(const fl_profile *p, fl_predict_kind kind)
+{
+    if (!p || kind == FL_PREDICT_PREFILL) return 0;
+    if (kind == FL_PREDICT_AR) return fl_profile_distinct(p, FL_PASS_AR);
+    const int64_t block = fl_profile_distinct(p, FL_PASS_BLOCK);
+    if (kind == FL_PREDICT_BLOCK) return block;
+    const int64_t check = fl_profile_distinct(p, FL_PASS_VERIFY);
+    return block && check ? (block + check) / 2 : check;
+}
+
 static void describe_passes(fl_forecast *f, const fl_engine *e, const fl_clover *sw,
                             const fl_facts *facts)
 {
@@ -47,10 +59,12 @@ static void describe_passes(fl_forecast *f, const fl_engine *e, const fl_clover 
     f->in.pass[FL_PREDICT_PREFILL] =
         (fl_predict_pass){.rows = (int)e->params.chunk, .tokens_milli = e->params.chunk * 1000};
     f->counted[FL_PREDICT_PREFILL] = true;
-    for (int k = 0; k < FL_PREDICT_KINDS; k++)
-        if (f->in.pass[k].rows)
-            f->in.pass[k].distinct_milli =
-                fl_predict_distinct(hp->n_expert, hp->top_k, f->in.pass[k].rows);
+    for (int k = 0; k < FL_PREDICT_KINDS; k++) {
+        if (!f->in.pass[k].rows) continue;
+        const int64_t known = seen(e->routing.profile, (fl_predict_kind)k);
+        f->in.pass[k].distinct_milli =
+            known ? known : fl_predict_distinct(hp->n_expert, hp->top_k, f->in.pass[k].rows);
+    }
 }
 
 /* Where the CPU computes both, nothing is copied that need not be (offload/lanes.h). */

@@ -5,7 +5,8 @@
 #include "runtime/decode/rates.h"
 
 /* What an opened engine is expected to do: its plan, the machine's stored rates, and what passes of
- * each mode bring: as counted on this model, else as published (outlook.c has the figures). */
+ * each mode bring: as counted on this model, else as published (outlook.c has the figures); experts
+ * that they use as the profile has them. */
 
 typedef struct fl_outlook {
     fl_rates rates; /* all zero: none are stored */

@@ -29,3 +29,20 @@ void fl_memory_print(FILE *f, const fl_memory_use *m)
     print_line(f, "host", &m->host);
     print_line(f, "process", &m->process);
 }
+
+static void set_line(fl_json *j, const char *name, const fl_memory_line *l)
+{
+    fl_json *o = fl_json_new_object();
+    fl_json_set_int(o, "planned", (int64_t)l->planned);
+    fl_json_set_int(o, "used", (int64_t)l->used);
+    fl_json_set(j, name, o);
+}
+
+fl_json *fl_memory_json(const fl_memory_use *m)
+{
+    fl_json *j = fl_json_new_object();
+    set_line(j, "device", &m->device);
+    set_line(j, "host", &m->host);
+    set_line(j, "process", &m->process);
+    return j;
+}

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "runtime/base/json.h"
 #include "runtime/model/engine.h"
 
 /* Memory of a loaded engine, as planned and as it is. */
@@ -18,6 +19,8 @@ typedef struct fl_memory_use {
 
 /* checkpoint_bytes: of those in use. */
 fl_memory_use fl_memory_measure(const fl_engine *e, uint64_t checkpoint_bytes);
+/* {"device": {"planned", "used"}, "host": {...}, "process": {...}}, bytes. */
+fl_json *fl_memory_json(const fl_memory_use *m);
 /* "memory   planned   in use   unaccounted" and a line each, in MiB. */
 void fl_memory_print(FILE *f, const fl_memory_use *m);
 

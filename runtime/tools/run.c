@@ -320,16 +320,24 @@ static void print_stall(const fl_engine *e)
     free(lines);
 }
 
+static fl_memory_use measure_memory(const fl_engine *e, const fl_generator *g)
+{
+    int n = 0, most = 0;
+    uint64_t bytes = 0;
+    fl_generator_checkpoints(g, &n, &most, &bytes);
+    return fl_memory_measure(e, (uint64_t)n * bytes);
+}
+
 /* Behind the answer: the memory it was made in. */
 static void print_memory(const fl_engine *e, const fl_generator *g)
 {
     char size[32];
     int n = 0, most = 0;
     uint64_t bytes = 0;
+    const fl_memory_use m = measure_memory(e, g);
     fl_generator_checkpoints(g, &n, &most, &bytes);
     fprintf(stderr, "checkpoints: %d of at most %d, %s each\n", n, most,
             fl_size_format(size, bytes));
-    const fl_memory_use m = fl_memory_measure(e, (uint64_t)n * bytes);
     fl_memory_print(stderr, &m);
 }
 
@@ -420,6 +428,8 @@ static fl_json *result_json(const fl_engine *e, const fl_generator *g, const fl_
     fl_json_set_int(j, "committed_at_threshold", r->committed_at_threshold);
     fl_json_set(j, "experts", experts_json(e));
     fl_json_set(j, "checkpoints", checkpoints_json(g));
+    const fl_memory_use memory = measure_memory(e, g);
+    fl_json_set(j, "memory", fl_memory_json(&memory));
     fl_json_set_int(j, "device_used", (int64_t)b->used);
     fl_json_set_int(j, "host_used", (int64_t)fl_store_host_memory(e->store)->used);
     fl_json_set_int(j, "device_peak", (int64_t)b->peak);

@@ -26,6 +26,7 @@ static opened open_all(void)
     fl_err err = {0};
     p.threads = 1;
     p.held_rows = 8;
+    p.profile = "test";
     ASSERT_OK(fl_model_open(&o.model, fl_files.gguf, &err));
     ASSERT_OK(fl_engine_open(&o.engine, o.model, &p, &err));
     ASSERT_OK(fl_facts_of(&o.facts, o.model->src, &err));
@@ -90,11 +91,37 @@ static void what_calibration_stored_is_taken(void **state)
     close_all(&o);
 }
 
+/* Passes over masks used two experts of a layer, those that check four. */
+static void the_profile_knows_how_many_experts_a_pass_uses(void **state)
+{
+    (void)state;
+    opened o = open_all();
+    fl_profile *p = o.engine->routing.profile;
+    const int32_t experts[] = {0, 1, 2, 3};
+    fl_outlook k;
+    fl_err err = {0};
+    for (int i = 0; i < FL_PROFILE_FEW; i++) {
+        fl_profile_pass(p, FL_PASS_BLOCK, true, 0);
+        fl_profile_layer(p, 0, 1, 2, experts);
+        fl_profile_pass(p, FL_PASS_VERIFY, false, 0);
+        fl_profile_layer(p, 0, 1, 4, experts);
+    }
+    ASSERT_OK(fl_outlook_make(&k, o.engine, &o.model->index->clover, o.facts, &err));
+    const fl_hparams *hp = &o.model->index->hp;
+    const fl_predict_pass *pass = k.forecast.in.pass;
+    assert_int_equal(pass[FL_PREDICT_BLOCK].distinct_milli, 2000);
+    assert_int_equal(pass[FL_PREDICT_SPEC].distinct_milli, 3000);
+    assert_int_equal(pass[FL_PREDICT_AR].distinct_milli,
+                     fl_predict_distinct(hp->n_expert, hp->top_k, 1));
+    close_all(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_stored),
         cmocka_unit_test(what_calibration_stored_is_taken),
+        cmocka_unit_test(the_profile_knows_how_many_experts_a_pass_uses),
     };
     return cmocka_run_group_tests(tests, setup, fl_files_teardown);
 }

@@ -76,6 +76,27 @@ static void it_is_flat_at_first(void **state)
     assert_null(p);
 }
 
+static void distinct_experts_of_a_pass_are_known(void **state)
+{
+    (void)state;
+    fl_profile *p = create();
+    count(p, FL_PASS_VERIFY, FL_PROFILE_FEW / 2, 0, 1);
+    assert_int_equal(fl_profile_distinct(p, FL_PASS_VERIFY), 0); /* too few */
+    count(p, FL_PASS_VERIFY, FL_PROFILE_FEW / 2, 3, 3);
+    assert_int_equal(fl_profile_distinct(p, FL_PASS_VERIFY), 1500);
+    assert_int_equal(fl_profile_distinct(p, FL_PASS_BLOCK), 0);
+    count(p, FL_PASS_PREFILL, 100, 3, 4);
+    assert_int_equal(fl_profile_distinct(p, FL_PASS_PREFILL), 0);
+    /* A layer that such passes do not run counts for nothing. */
+    const int32_t experts[] = {5, 6, 7};
+    for (int i = 0; i < FL_PROFILE_FEW; i++) {
+        fl_profile_pass(p, FL_PASS_AR, false, 0);
+        fl_profile_layer(p, 0, 1, 3, experts);
+    }
+    assert_int_equal(fl_profile_distinct(p, FL_PASS_AR), 3000);
+    fl_profile_destroy(&p);
+}
+
 static void uses_are_counted_by_kind_and_layer(void **state)
 {
     (void)state;
@@ -309,6 +330,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_is_flat_at_first, setup, teardown),
+        cmocka_unit_test_setup_teardown(distinct_experts_of_a_pass_are_known, setup, teardown),
         cmocka_unit_test_setup_teardown(uses_are_counted_by_kind_and_layer, setup, teardown),
         cmocka_unit_test_setup_teardown(a_prefill_counts_by_rows, setup, teardown),
         cmocka_unit_test_setup_teardown(blocks_remember_what_went_together, setup, teardown),

@@ -37,6 +37,10 @@ static void lines(void **state)
                               "  host            0.0 MiB        1.0 MiB       +1.0 MiB\n"
                               "  process         5.0 MiB        3.0 MiB       -2.0 MiB\n");
     free(text);
+    fl_json *j = fl_memory_json(&m);
+    assert_int_equal(fl_json_int(fl_json_get(fl_json_get(j, "host"), "used"), 0), 1 << 20);
+    assert_int_equal(fl_json_int(fl_json_get(fl_json_get(j, "process"), "planned"), 0), 5 << 20);
+    fl_json_free(&j);
 }
 
 int main(void)
