@@ -201,6 +201,7 @@ static void a_broken_stdout_is_one_line(void **state)
                                         "inspect \"$M\"",
                                         "plan \"$M\"",
                                         "plan \"$M\" --json",
+                                        "doctor --json",
                                         "run \"$M\" -p hi --max-tokens 9 --ignore-eos --think off",
                                         "run \"$M\" -p hi --max-tokens 9 --ignore-eos --json"};
     char line[512];
@@ -210,6 +211,18 @@ static void a_broken_stdout_is_one_line(void **state)
         snprintf(line, sizeof(line), "%s >&-", words[i]);
         fails_with_one_line(1, line, "standard output: Bad file descriptor");
     }
+}
+
+/* Also where the model's plan does not fit: that is one of them. */
+static void warnings_of_doctor_are_no_failure(void **state)
+{
+    (void)state;
+    assert_int_equal(sh("", "doctor"), 0);
+    assert_non_null(strstr(out, "kernel "));
+    assert_int_equal(sh("", "doctor \"$M\" --vram 100K"), 0);
+    assert_non_null(strstr(out, "[plan] "));
+    fails_with_one_line(1, "doctor /no/such.gguf", "/no/such.gguf");
+    fails_with_one_line(2, "doctor --prompt x", "--prompt");
 }
 
 static void a_prompt_comes_from_a_pipe_but_not_from_a_terminal_unasked(void **state)
@@ -482,6 +495,7 @@ int main(void)
         cmocka_unit_test(what_fails_ends_with_1),
         cmocka_unit_test(advice_names_options_of_the_command),
         cmocka_unit_test(a_broken_stdout_is_one_line),
+        cmocka_unit_test(warnings_of_doctor_are_no_failure),
         cmocka_unit_test(a_prompt_comes_from_a_pipe_but_not_from_a_terminal_unasked),
         cmocka_unit_test(C052_what_is_slower_or_guessed_is_said_unasked),
         cmocka_unit_test(sampling_is_explained),
