@@ -1,10 +1,10 @@
 /* Writes a synthetic model for measurements (bench/support/synth.h says what is in it), runs it and
  * prints which experts its passes touch.
  *   bench/synth OUT.gguf [--arch qwen35moe|clover_moe] [--shape 35b|tiny] [--layers N]
- *                        [--experts N] [--vocab N] [--seed N] [--trace experts.npy] [--passes N]
+ *                        [--experts N] [--vocab N] [--seed N] [--trace FILE] [--passes N]
  * Shape 35b (the default) has 8 layers unless told otherwise: 4.5 GB. --trace: token t goes where
- * row t of the trace went (tests/clover_tiny/traces.py has the format). --passes: of 32 rows, to
- * measure the routing with; 0 = none, default 16. */
+ * row t of the trace went (bench/traces makes traces; experts.npy of tests/clover_tiny/traces.py is
+ * one too). --passes: of 32 rows, to measure the routing with; 0 = none, default 16. */
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ enum { ROWS = 32, MAX_PASSES = 1000 };
 
 static const char usage[] =
     "usage: synth OUT.gguf [--arch qwen35moe|clover_moe] [--shape 35b|tiny] [--layers N]\n"
-    "             [--experts N] [--vocab N] [--seed N] [--trace experts.npy] [--passes N]\n";
+    "             [--experts N] [--vocab N] [--seed N] [--trace FILE] [--passes N]\n";
 
 typedef struct settings {
     const char *out, *arch, *shape, *trace;

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
@@ -207,6 +208,19 @@ fl_status fl_trace_parse(fl_trace **out, const void *data, uint64_t n, const cha
 out:
     fl_trace_close(&t);
     return st;
+}
+
+bool fl_trace_is(const char *path)
+{
+    char begin[sizeof magic];
+    int fd = -1;
+    uint64_t n = 0;
+    if (fl_file_open(path, &fd, &n, NULL) != FL_OK) return false;
+    const bool is = n >= sizeof begin &&
+                    fl_file_read_at(fd, begin, sizeof begin, 0, path, NULL) == FL_OK &&
+                    memcmp(begin, magic, sizeof magic) == 0;
+    close(fd);
+    return is;
 }
 
 fl_status fl_trace_open(fl_trace **out, const char *path, fl_err *err)

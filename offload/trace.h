@@ -43,6 +43,8 @@ typedef struct fl_trace_pass {
 
 typedef struct fl_trace fl_trace;
 
+/* True when the file begins as one. */
+bool fl_trace_is(const char *path);
 /* Reads and checks all of it. FL_E_IO, FL_E_NOMEM; FL_E_FORMAT: no trace, of another version, cut
  * short, damaged; the line says where. */
 FL_CHECKED fl_status fl_trace_open(fl_trace **out, const char *path, fl_err *err);

@@ -17,8 +17,9 @@ FL_CHECKED fl_status bench_array_load(bench_array *a, const char *path, const ch
                                       fl_err *err);
 void bench_array_free(bench_array *a);
 
-/* The experts that a routing trace gives each row: uint8 [rows][layers][top_k], by falling logit
- * (experts.npy of tests/clover_tiny/traces.py). */
+/* The experts that a routing trace gives each row: uint8 [rows][layers][top_k], by falling logit.
+ * A trace (offload/trace.h) of at most 256 experts, or experts.npy of tests/clover_tiny/traces.py.
+ */
 FL_CHECKED fl_status bench_trace_load(bench_array *a, const char *path, fl_err *err);
 
 #endif

@@ -4,10 +4,12 @@
 
 #include "bench/support/reuse.h"
 #include "bench/support/synth.h"
+#include "bench/support/traffic.h"
 #include "tests/support/engine.h"
 #include "tests/support/files.h"
 #include "tests/support/kern.h"
 #include "tests/support/test.h"
+#include "tests/support/tmp.h"
 
 static const char trace_path[] = "tests/clover_tiny/traces/128e/experts.npy";
 
@@ -57,6 +59,24 @@ static void rows_go_where_the_trace_went(void **state)
     s.shape.n_expert = 64;
     ASSERT_FAILS(bench_synth_check(&s, &err), FL_E_ARG, "the trace names expert");
     bench_array_free(&trace);
+}
+
+/* A routing trace of the project's own format gives the same rows as the array it was made of. */
+static void both_formats_of_traces_are_one(void **state)
+{
+    (void)state;
+    fl_err err = {0};
+    bench_array array, trace;
+    char *path = fl_tmp_path(fl_files.dir, "tiny.trace");
+    ASSERT_OK(bench_traffic_import("tests/clover_tiny/traces/128e", path, &err));
+    ASSERT_OK(bench_trace_load(&array, trace_path, &err));
+    ASSERT_OK(bench_trace_load(&trace, path, &err));
+    assert_memory_equal(array.dim, trace.dim, sizeof array.dim);
+    assert_int_equal(array.bytes, trace.bytes);
+    assert_memory_equal(array.data, trace.data, array.bytes);
+    bench_array_free(&array);
+    bench_array_free(&trace);
+    free(path);
 }
 
 static void threads_do_not_matter(void **state)
@@ -113,6 +133,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(passes_touch_what_is_promised),
         cmocka_unit_test(rows_go_where_the_trace_went),
+        cmocka_unit_test(both_formats_of_traces_are_one),
         cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(random_blocks_have_the_spread),
     };

@@ -127,7 +127,9 @@ static void no_pass_is_a_trace_too(void **state)
     (void)state;
     fl_err err = {0};
     fl_trace *t = NULL;
+    assert_false(fl_trace_is(path));
     write_trace(&narrow, 0);
+    assert_true(fl_trace_is(path));
     ASSERT_OK(fl_trace_open(&t, path, &err));
     assert_int_equal(fl_trace_n_passes(t), 0);
     fl_trace_close(&t);
