@@ -78,6 +78,7 @@ void fl_store_poll(fl_store *s)
 
 typedef struct search {
     const fl_store *s;
+    uint64_t bytes;     /* of the slot */
     int prefetch_layer; /* -1: for a union */
 } search;
 
@@ -85,20 +86,29 @@ static bool evictable(void *arg, int i)
 {
     const search *f = arg;
     const slot *t = &f->s->slots[i];
-    if (t->leases || t->state != READY) return false;
+    if (t->leases || t->state != READY || t->bytes != f->bytes) return false;
     if (f->prefetch_layer < 0) return true;
     const int layer = t->key / f->s->n_expert;
     return (!t->fresh || t->passed) && layer != f->s->layer && layer != f->prefetch_layer;
 }
 
-/* The slot to overwrite next, or -1. prefetch_layer: -1 for a union. */
-static int victim(const fl_store *s, int prefetch_layer)
+/* The slot to overwrite next, or -1: of the smallest class that the expert fits, or else of a
+ * larger one. prefetch_layer: -1 for a union. */
+static int victim(const fl_store *s, int32_t key, int prefetch_layer)
 {
-    search f = {s, prefetch_layer};
+    const fl_plan *p = s->plan;
     for (int i = 0; i < s->n_slots; i++)
         /* Leased still: its fetch failed, and the union does not know yet. */
-        if (s->slots[i].state == EMPTY && !s->slots[i].leases) return i;
-    return fl_policy_victim(s->policy, evictable, &f);
+        if (s->slots[i].state == EMPTY && !s->slots[i].leases &&
+            s->slots[i].bytes >= p->in.expert_bytes[key])
+            return i;
+    for (int c = 0; c < p->n_classes; c++) {
+        search f = {s, p->slot_class[c].bytes, prefetch_layer};
+        if (f.bytes < p->in.expert_bytes[key]) continue;
+        const int i = fl_policy_victim(s->policy, evictable, &f);
+        if (i >= 0) return i;
+    }
+    return -1;
 }
 
 /* One more of what was read ahead was of use, or of none: read ahead more, or less. */
@@ -119,7 +129,7 @@ static void take_slot(fl_store *s, int i, int32_t key, slot_state state)
         s->stats.misfetched += t->fresh;
         if (t->fresh) adapt(s, false);
     }
-    *t = (slot){.state = state, .key = key};
+    *t = (slot){.at = t->at, .bytes = t->bytes, .state = state, .key = key};
     fl_policy_insert(s->policy, i, key);
     s->slot_of[key] = i;
 }
@@ -257,7 +267,7 @@ static fl_status start_want(fl_store *s, want *w, fl_err *err)
         return FL_OK;
     }
     if (!host && !fl_fetch_free(s->fetch)) return FL_OK;
-    const int i = victim(s, -1);
+    const int i = victim(s, w->key, -1);
     if (i < 0) return FL_OK; /* all leased, or still being prefetched */
     if (host)
         FL_TRY(start_copy(s, i, w->key, err));
@@ -422,7 +432,7 @@ static bool prefetch_one(fl_store *s, int layer, int32_t key)
         fl_host_hurry(s->host, key);
         return true;
     }
-    const int i = victim(s, layer);
+    const int i = victim(s, key, layer);
     if (i < 0 || (!host && fl_fetch_free(s->fetch) <= s->plan->n_stages / 2)) return false;
     if (!host)
         start_fetch(s, i, key);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/slots.h"
+
 static const uint64_t MiB = 1024 * 1024;
 
 static uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -220,23 +222,50 @@ static void choose_resident(fl_plan *p, const ranked *order, uint64_t max_slots)
     }
 }
 
-/* Every figure of device memory follows from `tier` and the number of slots wanted. */
+enum { MAX_SIZES = 64 };
+
+/* One more expert of that size that streams. A file with more sizes than MAX_SIZES has the largest
+ * ones counted as one. */
+static int note_size(fl_slot_class *size, int n, uint64_t bytes)
+{
+    int at = n;
+    while (at > 0 && size[at - 1].bytes >= bytes) at--;
+    if (at < n && (size[at].bytes == bytes || n == MAX_SIZES)) {
+        size[at].count++;
+        return n;
+    }
+    if (n == MAX_SIZES) {
+        size[n - 1].bytes = bytes;
+        size[n - 1].count++;
+        return n;
+    }
+    for (int i = n; i > at; i--) size[i] = size[i - 1];
+    size[at] = (fl_slot_class){.bytes = bytes, .count = 1};
+    return n + 1;
+}
+
+/* Every figure of device memory follows from `tier` and the slots wanted: of the largest size. */
 static void derive_device(fl_plan *p, uint64_t max_slots)
 {
-    uint64_t slot = 0;
+    fl_slot_class size[MAX_SIZES];
+    int n = 0;
     for (int i = 0; i < n_keys(p); i++) {
         const uint64_t b = p->in.expert_bytes[i];
         if (p->tier[i] == FL_TIER_DEVICE) {
             p->resident_bytes += b;
             p->n_resident += b != 0;
         } else {
-            slot = max_u64(slot, b);
+            n = note_size(size, n, b);
         }
     }
-    p->n_slots = (int)min_u64(max_slots, (uint64_t)(p->n_total - p->n_resident));
-    if (p->n_slots)
-        p->slot_class[p->n_classes++] = (fl_slot_class){.bytes = slot, .count = p->n_slots};
-    p->slots_bytes = (uint64_t)p->n_slots * slot;
+    const uint64_t slots = min_u64(max_slots, (uint64_t)(p->n_total - p->n_resident));
+    if (slots)
+        p->n_classes = fl_slot_classes(size, n, slots * size[n - 1].bytes,
+                                       p->in.top_k > 2 ? p->in.top_k : 2, p->slot_class);
+    for (int c = 0; c < p->n_classes; c++) {
+        p->n_slots += p->slot_class[c].count;
+        p->slots_bytes += p->slot_class[c].bytes * (uint64_t)p->slot_class[c].count;
+    }
     p->device_bytes = p->fixed_bytes + p->resident_bytes + p->slots_bytes;
     assert(p->device_bytes <= p->in.device_cap);
 }

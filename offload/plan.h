@@ -67,6 +67,8 @@ typedef struct fl_plan_input {
  * token's experts fit at once where that is possible; where it costs at most an eighth of the
  *        memory, there is room for what a block lacks of one layer and of the next, which is read
  *        ahead; at least one slot.
+ *   Where experts that stream have several sizes, the bytes of these slots are shared among slots
+ *   of several sizes (offload/slots.h).
  *   What is left holds experts for good, taken in falling heat, and where that is equal in the
  *   order expert 0 of every layer, expert 1 of every layer, ...: as many of that order as fit, then
  *   colder ones further on that still fit. So with flat heat no layer's share differs by more than

@@ -49,7 +49,14 @@ static fl_status take_tables(fl_store *s, fl_err *err)
         return FL_FAIL(err, FL_E_NOMEM, errno, "expert store: out of memory for %d experts",
                        s->n_keys);
     memset(s->slot_of, 0xff, n * sizeof *s->slot_of);
-    for (int i = 0; i < s->n_slots; i++) s->slots[i].key = -1;
+    uint64_t at = 0;
+    for (int c = 0, i = 0; c < s->plan->n_classes; c++)
+        for (int k = 0; k < s->plan->slot_class[c].count; k++, i++) {
+            const uint64_t bytes = s->plan->slot_class[c].bytes;
+            s->slots[i] = (slot){.at = at, .bytes = bytes, .key = -1};
+            at += bytes;
+        }
+    assert(at == s->plan->slots_bytes);
     return FL_OK;
 }
 
@@ -210,7 +217,7 @@ static bool is_sane_slot(const fl_store *s, int i)
     if (t->state != READY && t->leases && !s->n_wants) return false;
     if (t->key < 0) return true;
     return s->slot_of[t->key] == i && !fl_store_keeps(s, t->key, FL_TIER_DEVICE) &&
-           s->plan->in.expert_bytes[t->key] <= s->plan->slot_class[0].bytes;
+           s->plan->in.expert_bytes[t->key] <= t->bytes;
 }
 
 void fl_store_describe(const fl_store *s, fl_text *out)

@@ -12,6 +12,7 @@ typedef enum slot_state { EMPTY, FETCHING, COPYING, READY } slot_state;
 
 /* An expert's key is layer * n_expert + expert. */
 typedef struct slot {
+    uint64_t at, bytes; /* in slot_memory; by rising bytes */
     slot_state state;
     int32_t key; /* -1 when EMPTY */
     int leases;
@@ -68,7 +69,7 @@ static inline bool fl_store_keeps(const fl_store *s, int32_t key, fl_tier tier)
 
 static inline uint8_t *fl_store_slot_at(const fl_store *s, int i)
 {
-    return (uint8_t *)s->slot_memory + (uint64_t)i * s->plan->slot_class[0].bytes;
+    return (uint8_t *)s->slot_memory + s->slots[i].at;
 }
 
 static inline uint64_t fl_store_place_bytes(const fl_expert_place *x)

@@ -10,12 +10,29 @@
 #include <cmocka.h>
 
 #include "offload/plan.h"
+#include "offload/slots.h"
 
 static uint64_t seed = 20260101;
 static uint32_t rnd(uint32_t n)
 {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)((seed >> 33) % n);
+}
+
+static void check_classes(const fl_plan *p, uint64_t largest)
+{
+    uint64_t bytes = 0;
+    int n = 0;
+    assert_int_equal(p->n_classes > 0, largest > 0);
+    for (int c = 0; c < p->n_classes; c++) {
+        const fl_slot_class *k = &p->slot_class[c];
+        assert_true(k->count > 0 && (c == 0 || k->bytes > p->slot_class[c - 1].bytes));
+        n += k->count;
+        bytes += (uint64_t)k->count * k->bytes;
+    }
+    if (largest) assert_int_equal(p->slot_class[p->n_classes - 1].bytes, largest);
+    assert_int_equal(p->n_slots, n);
+    assert_int_equal(p->slots_bytes, bytes);
 }
 
 /* What the load takes, counted from the tiers alone. */
@@ -37,9 +54,7 @@ static uint64_t recount(const fl_plan *p, int *n_resident, int *n_total)
     }
     assert_int_equal(p->fixed_bytes, fixed);
     assert_int_equal(p->resident_bytes, kept);
-    assert_int_equal(p->n_classes, slot > 0);
-    if (slot) assert_int_equal(p->slot_class[0].bytes, slot);
-    assert_int_equal(p->slots_bytes, (uint64_t)p->n_slots * slot);
+    check_classes(p, slot);
     return fixed + kept + p->slots_bytes;
 }
 
@@ -77,7 +92,9 @@ static void check(const fl_plan *p)
     const int n_stream = n_total - n_resident;
     const int k = p->in.top_k > 2 ? p->in.top_k : 2;
     assert_true(n_stream == 0 ? p->n_slots == 0 : p->n_slots >= 1);
-    assert_true(p->n_slots <= (4 * k > p->in.n_expert ? 2 * k : p->in.n_expert / 2));
+    if (p->n_slots) /* as many as of the largest size would take the same bytes */
+        assert_true(p->slots_bytes / p->slot_class[p->n_classes - 1].bytes <=
+                    (uint64_t)(4 * k > p->in.n_expert ? 2 * k : p->in.n_expert / 2));
     assert_true(p->n_slots <= n_stream);
     /* Fewer slots than a token wants only where all memory is slots already. */
     if (p->n_slots < k && p->n_slots < n_stream)
@@ -380,7 +397,10 @@ static void test_large_model(void **state)
     in.item[1] = (fl_plan_item){.name = "KV cache", .bytes = UINT64_C(640) << 20};
     fl_plan p;
     assert_int_equal(at(&in, UINT64_C(16) << 30, &p, NULL), FL_OK);
-    assert_int_equal(p.n_slots, 128);
+    /* Slots of both sizes in the bytes of 128 large ones. */
+    assert_int_equal(p.n_classes, 2);
+    assert_int_equal(p.n_slots, 137);
+    assert_true(128 * large - p.slots_bytes < large);
     assert_true(p.n_resident > 7000 && p.n_resident < p.n_total);
     assert_true(p.in.device_cap - p.device_bytes < small);
     fl_plan_free(&p);
@@ -388,6 +408,46 @@ static void test_large_model(void **state)
     assert_int_equal(at(&in, (UINT64_C(2440) << 20) + 8 * large, &p, NULL), FL_OK);
     assert_int_equal(p.n_slots, 8);
     fl_plan_free(&p);
+}
+
+static void test_slot_classes(void **state)
+{
+    (void)state;
+    fl_slot_class out[FL_PLAN_MAX_CLASSES];
+    /* Shares by bytes; what rounding leaves goes to the largest. */
+    fl_slot_class two[] = {{100, 30}, {200, 15}};
+    assert_int_equal(fl_slot_classes(two, 2, 4200, 8, out), 2);
+    assert_int_equal(out[0].count, 21);
+    assert_int_equal(out[1].count, 10);
+    /* A class with too few slots for a token joins the next; all of it may be fewer. */
+    fl_slot_class few[] = {{100, 30}, {200, 15}};
+    assert_int_equal(fl_slot_classes(few, 2, 2000, 8, out), 1);
+    assert_int_equal(out[0].bytes, 200);
+    assert_int_equal(out[0].count, 10);
+    fl_slot_class rare[] = {{100, 90}, {150, 3}, {160, 90}};
+    assert_int_equal(fl_slot_classes(rare, 3, 5000, 8, out), 2);
+    assert_int_equal(out[1].bytes, 160);
+    fl_slot_class whole[] = {{100, 3}, {200, 100}};
+    assert_int_equal(fl_slot_classes(whole, 2, 20300, 8, out), 2);
+    assert_int_equal(out[0].count, 3);
+    assert_int_equal(out[1].count, 100);
+    /* Far more sizes than classes. */
+    for (int round = 0; round < 500; round++) {
+        fl_slot_class many[40];
+        const int n = 1 + (int)rnd(40), least = 1 + (int)rnd(8);
+        for (int i = 0; i < n; i++)
+            many[i] = (fl_slot_class){.bytes = 1000 + 64 * (uint64_t)i, .count = 1 + (int)rnd(30)};
+        const uint64_t largest = many[n - 1].bytes, budget = largest * (1 + rnd(100));
+        const int got = fl_slot_classes(many, n, budget, least, out);
+        uint64_t used = 0;
+        assert_true(got >= 1 && got <= FL_PLAN_MAX_CLASSES);
+        assert_int_equal(out[got - 1].bytes, largest);
+        for (int i = 0; i < got; i++) {
+            assert_true(out[i].count >= 1);
+            used += out[i].bytes * (uint64_t)out[i].count;
+        }
+        assert_true(used <= budget);
+    }
 }
 
 static void test_message(void **state)
@@ -459,7 +519,8 @@ int main(void)
         cmocka_unit_test(test_random),       cmocka_unit_test(test_pins),
         cmocka_unit_test(test_host_tier),    cmocka_unit_test(test_heat),
         cmocka_unit_test(test_host_message), cmocka_unit_test(test_large_model),
-        cmocka_unit_test(test_message),      cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_slot_classes), cmocka_unit_test(test_message),
+        cmocka_unit_test(test_bad_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

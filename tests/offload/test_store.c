@@ -10,7 +10,7 @@
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
 
-enum { N_FILES = 2, FILE_BYTES = 600 * 1024, MAX_LAYER = 4, MAX_EXPERT = 12 };
+enum { N_FILES = 2, FILE_BYTES = 600 * 1024, MAX_LAYER = 8, MAX_EXPERT = 12 };
 
 static char *dir, *disk_dir;
 static char *paths[N_FILES], *disk_paths[N_FILES];
@@ -185,6 +185,12 @@ typedef struct lease {
     fl_expert_view view[MAX_EXPERT];
 } lease;
 
+/* Experts that are in slots at once, however large they are. */
+static int at_once(const house *h)
+{
+    return h->plan.n_classes ? h->plan.slot_class[h->plan.n_classes - 1].count : 0;
+}
+
 /* n different experts of a layer, of which at most `most` are not resident. */
 static int pick(const house *h, int layer, int most, int32_t *ids)
 {
@@ -232,7 +238,7 @@ static void step_acquire(house *h, lease *leases, int *n_leases)
     int32_t ids[MAX_EXPERT];
     lease *l = &leases[*n_leases];
     l->layer = (int)rnd((uint32_t)h->n_layer);
-    l->n = pick(h, l->layer, fl_store_n_slots(h->store), ids);
+    l->n = pick(h, l->layer, at_once(h), ids);
     fl_status st = acquire(h, l->layer, ids, l->n, l->view, &err);
     if (st == FL_E_IO) { /* nothing is held, and the same call works on a healthy drive */
         assert_non_null(strstr(err.msg, "experts-"));
@@ -313,6 +319,7 @@ static void test_random_sequences(void **state)
 {
     (void)state;
     fl_store_stats sum = {0};
+    int with_classes = 0;
     for (int round = 0; round < 60; round++) {
         house h = {.lanes = (fl_lane_choice)rnd(3),
                    .policy = (fl_policy_kind)rnd(FL_N_POLICIES),
@@ -320,8 +327,13 @@ static void test_random_sequences(void **state)
         if (round % 3) h.host_share = rnd(2) ? 1000 : rnd(1001);
         lease leases[MAX_LEASES];
         int n_leases = 0;
-        make_places(&h, 1 + (int)rnd(MAX_LAYER), 2 + (int)rnd(MAX_EXPERT - 1));
-        plan_between(&h, 1 + (int)rnd((uint32_t)h.n_expert), rnd(4) ? rnd(1001) : 0);
+        if (round % 4 == 0) { /* slots enough for more than one class */
+            make_places(&h, MAX_LAYER, MAX_EXPERT);
+            plan_between(&h, 1, 700 + rnd(250));
+        } else {
+            make_places(&h, 1 + (int)rnd(MAX_LAYER), 2 + (int)rnd(MAX_EXPERT - 1));
+            plan_between(&h, 1 + (int)rnd((uint32_t)h.n_expert), rnd(4) ? rnd(1001) : 0);
+        }
         open_under(&h, "fake", paths, 1 + (int)rnd(24), rnd(2) ? 0 : 200u << 20);
         open_store(&h);
         for (int i = 0; i < 250; i++) step(&h, leases, &n_leases);
@@ -329,6 +341,7 @@ static void test_random_sequences(void **state)
             fl_store_release(h.store, leases[n_leases].layer, leases[n_leases].view,
                              leases[n_leases].n);
         const fl_store_stats s = fl_store_get_stats(h.store);
+        with_classes += h.plan.n_classes > 1;
         sum.missed += s.missed;
         sum.hit_slot += s.hit_slot;
         sum.evicted += s.evicted;
@@ -343,6 +356,7 @@ static void test_random_sequences(void **state)
     /* The run went where it was meant to go. */
     assert_true(sum.missed > 1000 && sum.hit_slot > 1000 && sum.evicted > 1000);
     assert_true(sum.misfetched > 50 && sum.prefetch_used > 50 && sum.failed > 50);
+    assert_true(with_classes > 5);
     assert_true(sum.on_cpu > 1000 && sum.copied > 1000);
 }
 
@@ -645,7 +659,7 @@ static void test_real_backends(void **state)
                 int32_t ids[MAX_EXPERT];
                 fl_expert_view v[MAX_EXPERT];
                 const int layer = i % 4;
-                const int n = pick(&h, layer, fl_store_n_slots(h.store), ids);
+                const int n = pick(&h, layer, at_once(&h), ids);
                 ASSERT_OK(acquire(&h, layer, ids, n, v, &err));
                 for (int k = 0; k < n; k++) check_view(&h, layer, &v[k]);
                 int32_t ahead[MAX_EXPERT];
