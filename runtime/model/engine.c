@@ -256,6 +256,7 @@ fl_status fl_engine_load(fl_engine *e, void (*progress)(void *arg, uint64_t done
                                .progress_arg = &p};
     FL_TRY(fl_store_create(&e->store, &c, err));
     fl_device_set_limit(e->dev, limit_ns);
+    fl_source_forget(src);
     return FL_OK;
 }
 

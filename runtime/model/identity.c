@@ -90,6 +90,7 @@ fl_status fl_model_identity(const fl_source *src, uint64_t *out, fl_err *err)
     FL_GO(add_tokenizer(&id, err));
     *out = fl_hasher_value(id.hash);
 out:
+    fl_source_forget(src);
     fl_hasher_destroy(&id.hash);
     free(id.buf);
     return st;

@@ -1,5 +1,6 @@
 #include "runtime/model/source.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -448,6 +449,11 @@ fl_status fl_source_check(const fl_source *s, fl_err *err)
     for (int i = 0; i < s->n_files; i++)
         FL_TRY(fl_file_in_place(s->fd[i], s->path[i], &s->id[i], err));
     return FL_OK;
+}
+
+void fl_source_forget(const fl_source *s)
+{
+    for (int i = 0; i < s->n_files; i++) (void)posix_fadvise(s->fd[i], 0, 0, POSIX_FADV_DONTNEED);
 }
 
 fl_source_kind fl_source_kind_of(const fl_source *s) { return s->kind; }

@@ -33,6 +33,10 @@ void fl_source_close(fl_source **src);
 /* FL_E_IO when a file was changed since it was opened, or its name leads to another one by now. */
 FL_CHECKED fl_status fl_source_check(const fl_source *s, fl_err *err);
 
+/* Gives back what reading heads and samples left in the page cache: under a memory cap it takes the
+ * place of experts. */
+void fl_source_forget(const fl_source *s);
+
 fl_source_kind fl_source_kind_of(const fl_source *s);
 int fl_source_n_files(const fl_source *s);
 const char *const *fl_source_paths(const fl_source *s);

@@ -6,8 +6,8 @@ usage: compare_capped.py MODEL FOURLEAF BENCH LLAMA_BENCH OUT.jsonl [--share X] 
 BENCH is bench/model. In a control group of `share` of the file's bytes the two alternate, one token
 after the other, random ones: ours as its default plan has it, llama.cpp with mmap and without
 repacking, which takes more memory than there is. Wanted: the median of ours at least 8 times the
-other's, no major fault of ours after the load, and `run` within the cap, with the text that it has
-without one. Every sample goes to OUT.
+other's, no major fault of ours after the load, nothing of the file in the page cache behind it,
+and `run` within the cap, with the text that it has without one. Every sample goes to OUT.
 """
 
 import argparse
@@ -26,6 +26,12 @@ def drop_cache(path):
     """What another group has cached of the file is not counted in this one."""
     with open(path, "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def cached(path):
+    """Bytes of the file in the page cache."""
+    argv = ["fincore", "--bytes", "--noheadings", "--output", "RES", path]
+    return int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
 
 
 def output(argv, limit):
@@ -56,8 +62,8 @@ def ours(a, limit):
     argv = [a.bench, a.model, "--rows", 1, "--samples", 1, "--threads", a.threads]
     text, peak = output(argv, limit)
     line = json.loads(text)
-    faults = line["major_faults"]
-    return {"tokens": line["passes"], "ns": line["ns"], "peak": peak, "major_faults": faults}
+    more = {"major_faults": line["major_faults"], "cached": cached(a.model)}
+    return {"tokens": line["passes"], "ns": line["ns"], "peak": peak} | more
 
 
 def answer(a, limit):
@@ -81,7 +87,7 @@ def main():
     print(f"{file / 1e9:.2f} GB under {limit / 1e9:.2f} GB, {a.threads} threads, {a.runs} runs")
     sides = {"ours": ours, "llama.cpp": theirs}
     rates = {who: [] for who in sides}
-    faults = 0
+    faults = left = 0
     a.out.parent.mkdir(parents=True, exist_ok=True)
     with open(a.out, "w") as out:
         for run in range(a.runs):
@@ -91,12 +97,15 @@ def main():
                 print(json.dumps({"who": who, "run": run, "cap": limit} | got), file=out, flush=True)
                 rates[who].append(1e9 * got["tokens"] / statistics.median(got["ns"]))
                 faults += got.get("major_faults", 0)
+                left = max(left, got.get("cached", 0))
     drop_cache(a.model)
     capped, peak = answer(a, limit)
+    left = max(left, cached(a.model))
     x, y = (statistics.median(rates[who]) for who in sides)
     checks = {
         f"{x:.2f} tokens/s, llama.cpp {y:.2f}: {x / y:.1f} times, {TIMES} wanted": x >= TIMES * y,
         f"{faults} major faults after the load": faults == 0,
+        f"{left} bytes of the file left in the page cache": left <= 1 << 20,
         f"run within the cap, {peak / 1e9:.2f} GB at most, the same text": capped == answer(a, 0)[0],
     }
     for said, good in checks.items():
