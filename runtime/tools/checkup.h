@@ -38,6 +38,9 @@ typedef struct fl_checkup {
     char plan[256];       /* in one line; "": see plan_error */
     char plan_error[512]; /* why there is none */
     bool calibrated;
+    /* What calibrate could pin of what it tried, and why no more; 0 of 0: not known. */
+    uint64_t pinned_bytes, pin_wanted;
+    char pin_end[64];
 
     int n_warnings;
     fl_warning warning[FL_MAX_WARNINGS];

@@ -278,6 +278,18 @@ static void judge_model(fl_checkup *c)
              "fourleaf calibrate %.200s", c->path);
 }
 
+static void judge_pinned(fl_checkup *c)
+{
+    char got[32], want[32];
+    if (c->pinned_bytes >= c->pin_wanted) return;
+    mend(warn(c, "pin",
+              "only %s of %s could be pinned (%s): copies from the rest of host memory "
+              "are slower",
+              fl_size_format(got, c->pinned_bytes), fl_size_format(want, c->pin_wanted),
+              c->pin_end),
+         "lift the limits named here, then fourleaf calibrate MODEL; under WSL2 a newer driver");
+}
+
 void fl_checkup_judge(fl_checkup *c)
 {
     c->n_warnings = 0;
@@ -291,4 +303,5 @@ void fl_checkup_judge(fl_checkup *c)
     judge_kernel(c);
     judge_nodes(c);
     judge_model(c);
+    judge_pinned(c);
 }

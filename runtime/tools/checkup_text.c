@@ -86,7 +86,7 @@ static void print_libraries(void)
 
 static void print_model(const fl_checkup *c, const fl_rates *r)
 {
-    char size[32];
+    char size[32], want[32];
     if (!c->has_model) return;
     printf("model      %s, %s\n", c->path, fl_size_format(size, c->model_bytes));
     if (c->plan[0]) printf("  plan     %s\n", c->plan);
@@ -95,6 +95,9 @@ static void print_model(const fl_checkup *c, const fl_rates *r)
                "%.2f GB/s, one expert %.0f us for one row\n",
                gb(r->link_bytes_s), gb(r->file_bytes_s), gb(r->host_bytes_s), gb(r->device_bytes_s),
                (double)r->cpu_expert_ns[0] * 1e-3);
+    if (c->pin_wanted > 0)
+        printf("  pinned   %s of the %s that calibrate tried\n",
+               fl_size_format(size, c->pinned_bytes), fl_size_format(want, c->pin_wanted));
 }
 
 void fl_checkup_print(const fl_checkup *c, const fl_rates *r)
@@ -230,6 +233,8 @@ static fl_json *model_json(const fl_checkup *c, const fl_rates *r)
     fl_json_set_int(j, "bytes", (int64_t)c->model_bytes);
     fl_json_set(j, "plan", c->plan[0] ? fl_json_new_str(c->plan) : fl_json_new_null());
     fl_json_set(j, "rates", c->calibrated ? fl_rates_to_json(r) : fl_json_new_null());
+    fl_json_set(j, "pinned_bytes",
+                c->pin_wanted ? fl_json_new_int((int64_t)c->pinned_bytes) : fl_json_new_null());
     return j;
 }
 

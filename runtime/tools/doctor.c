@@ -38,6 +38,13 @@ static void describe_plan(fl_checkup *c, const fl_plan *p)
              fl_size_format(device, p->device_bytes), fl_size_format(host, p->host_bytes));
 }
 
+static void look_at_pinned(fl_checkup *c, const fl_json *pinned)
+{
+    c->pinned_bytes = (uint64_t)fl_json_int(fl_json_get(pinned, "bytes"), 0);
+    c->pin_wanted = (uint64_t)fl_json_int(fl_json_get(pinned, "wanted_bytes"), 0);
+    snprintf(c->pin_end, sizeof c->pin_end, "%s", fl_json_str(fl_json_get(pinned, "end"), ""));
+}
+
 /* A plan that does not fit is a finding, not a failure. */
 static fl_status look_at_plan(fl_checkup *c, const fl_options *o, fl_rates *rates, fl_err *err)
 {
@@ -57,6 +64,7 @@ static fl_status look_at_plan(fl_checkup *c, const fl_options *o, fl_rates *rate
     fl_machine_describe(machine, NULL, c->path);
     fl_machine_setup(setup, engine);
     c->calibrated = fl_machine_rates(facts, machine, setup, rates);
+    look_at_pinned(c, fl_machine_part(facts, machine, "pinned"));
 out:
     fl_facts_close(&facts);
     fl_engine_close(&engine);

@@ -122,7 +122,12 @@ static void store_rates(void)
     fl_machine_describe(machine, NULL, fl_files.gguf);
     fl_machine_setup(key, e);
     fl_json_set(entry, "rates", fl_rates_to_json(&r));
-    ASSERT_OK(fl_machine_store(f, machine, key, fl_json_new_object(), entry, &err));
+    fl_json *parts = fl_json_new_object(), *pinned = fl_json_new_object();
+    fl_json_set_int(pinned, "bytes", 1 << 20);
+    fl_json_set_int(pinned, "wanted_bytes", 3 << 20);
+    fl_json_set_str(pinned, "end", "Invalid argument");
+    fl_json_set(parts, "pinned", pinned);
+    ASSERT_OK(fl_machine_store(f, machine, key, parts, entry, &err));
     fl_facts_close(&f);
     fl_engine_close(&e);
     fl_model_close(&model);
@@ -135,6 +140,8 @@ static void test_what_calibrate_stored_is_shown(void **state)
     char *text = fl_command_output(fl_tool_doctor, words(""));
     assert_non_null(strstr(text, "link 12.34 GB/s"));
     assert_null(strstr(text, "[not-calibrated]"));
+    assert_non_null(strstr(text, "1.0 MiB of the 3.0 MiB"));
+    assert_non_null(strstr(text, "[pin] "));
     free(text);
     fl_machine_set(fl_machine_two_nodes_xml()); /* another machine */
     text = fl_command_output(fl_tool_doctor, words(""));

@@ -349,6 +349,21 @@ static void the_model(void **state)
     assert_int_equal(c.n_warnings, 0);
 }
 
+static void less_memory_pins_than_was_tried(void **state)
+{
+    (void)state;
+    look();
+    c.has_model = c.calibrated = true;
+    c.pinned_bytes = 768u << 20;
+    c.pin_wanted = UINT64_C(10) << 30;
+    strcpy(c.pin_end, "Invalid argument");
+    fl_checkup_judge(&c);
+    check_warning("pin", "only 768.0 MiB of 10.00 GiB could be pinned (Invalid argument)", "WSL2");
+    c.pinned_bytes = c.pin_wanted;
+    fl_checkup_judge(&c);
+    assert_int_equal(c.n_warnings, 0);
+}
+
 #define ON_A_MACHINE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -369,6 +384,7 @@ int main(void)
         ON_A_MACHINE(windows),
         ON_A_MACHINE(processors_and_kernels_that_are_too_weak),
         ON_A_MACHINE(the_model),
+        ON_A_MACHINE(less_memory_pins_than_was_tried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
