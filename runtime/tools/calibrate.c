@@ -164,6 +164,7 @@ static fl_status open_and_survey(const fl_options *o, fl_model **model, fl_engin
     FL_TRY(fl_survey_moves(&mc->survey, *engine, w, err));
     end_progress(w->arg);
     FL_TRY(fl_setup_load(*engine, err));
+    FL_TRY(fl_store_finish_loading((*engine)->store, err)); /* reads would slow what is measured */
     return fl_survey_computes(&mc->survey, *engine, w, err);
 }
 
