@@ -6,7 +6,8 @@
  *       a trace that tests/clover_tiny/traces.py recorded, its blocks
  *   bench/traces --replay FILE...
  *       JSON lines: share of the experts asked for that were there, with room for 20, 40 and 70 %
- *       of all experts, for each policy and for the best one that could be (Belady) */
+ *       of all experts: for the best policy that could be (Belady), the best set that never
+ * changes, and each policy */
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -154,6 +155,8 @@ static fl_status replay_at(const fl_trace *t, const char *path, int percent, fl_
            "\"asked\":%llu,\"best\":%.4f",
            path, s->synthetic ? "true" : "false", fl_trace_n_passes(t), percent, n_slots,
            (unsigned long long)r.asked, rate(&r));
+    FL_TRY(fl_replay_fixed(&r, t, n_slots, err));
+    printf(",\"fixed\":%.4f", rate(&r));
     for (int k = 0; k < FL_N_POLICIES; k++) {
         FL_TRY(fl_replay_policy(&r, t, (fl_policy_kind)k, n_slots, err));
         printf(",\"%s\":%.4f", fl_policy_name((fl_policy_kind)k), rate(&r));

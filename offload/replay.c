@@ -203,3 +203,35 @@ out:
     free_cache(&c);
     return st;
 }
+
+/* ---- a set that stays ---- */
+
+static int by_falling_uses(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+fl_status fl_replay_fixed(fl_replay_result *out, const fl_trace *t, int n_slots, fl_err *err)
+{
+    const fl_trace_shape *s = fl_trace_get_shape(t);
+    const int n_keys = s->n_layer * s->n_expert;
+    uint64_t *uses = calloc((size_t)n_keys, sizeof *uses);
+    int32_t *ids = malloc((size_t)s->n_expert * sizeof *ids);
+    fl_status st = FL_OK;
+    *out = (fl_replay_result){0};
+    if (!uses || !ids)
+        FL_GO(FL_FAIL(err, FL_E_NOMEM, 0, "replay of a trace: no memory for %d experts", n_keys));
+    for (int p = 0; p < fl_trace_n_passes(t); p++)
+        for (int l = 0; l < s->n_layer; l++) {
+            const int n = fl_trace_union(t, p, l, ids);
+            out->asked += (uint64_t)n;
+            for (int i = 0; i < n; i++) uses[l * s->n_expert + ids[i]]++;
+        }
+    qsort(uses, (size_t)n_keys, sizeof *uses, by_falling_uses);
+    for (int k = 0; k < n_keys && k < n_slots; k++) out->hits += uses[k];
+out:
+    free(uses);
+    free(ids);
+    return st;
+}

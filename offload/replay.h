@@ -19,4 +19,9 @@ FL_CHECKED fl_status fl_replay_policy(fl_replay_result *out, const fl_trace *t, 
 FL_CHECKED fl_status fl_replay_best(fl_replay_result *out, const fl_trace *t, int n_slots,
                                     fl_err *err);
 
+/* The most that n_slots experts could have had that stay for good: those used in the most passes.
+ */
+FL_CHECKED fl_status fl_replay_fixed(fl_replay_result *out, const fl_trace *t, int n_slots,
+                                     fl_err *err);
+
 #endif

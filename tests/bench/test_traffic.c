@@ -2,32 +2,8 @@
  * (bench/README.md has them with their sources). */
 #include <stdlib.h>
 
-#include "bench/support/traffic.h"
 #include "tests/support/test.h"
-#include "tests/support/tmp.h"
-
-static char *dir, *path;
-
-static int setup(void **state)
-{
-    (void)state;
-    return fl_tmp_begin(&dir, &path, "a.trace");
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return fl_tmp_end(dir, path);
-}
-
-static fl_trace *make(const bench_traffic *t)
-{
-    fl_err err = {0};
-    fl_trace *trace = NULL;
-    ASSERT_OK(bench_traffic_write(t, path, &err));
-    ASSERT_OK(fl_trace_open(&trace, path, &err));
-    return trace;
-}
+#include "tests/support/traces.h"
 
 static bench_traffic small(bench_domain domain, uint64_t seed)
 {
@@ -48,7 +24,7 @@ static void blocks_have_the_measured_figures(void **state)
         double jaccard = 1.0;
         for (int d = 0; d < BENCH_N_DOMAINS; d++) {
             const bench_traffic t = small((bench_domain)d, seed);
-            trace[d] = make(&t);
+            trace[d] = fl_traces_make(&t);
             assert_true(fl_trace_get_shape(trace[d])->synthetic);
             ASSERT_OK(bench_traffic_measure(&s, trace[d], &err));
             assert_int_equal(s.passes, t.passes);
@@ -80,13 +56,13 @@ static void figures_are_what_they_are_called(void **state)
     fl_trace *t = NULL;
     bench_traffic_stats s;
     const fl_trace_shape shape = {1, 4, 1, 2, true, "hand"};
-    ASSERT_OK(fl_trace_writer_open(&w, path, &shape, 2, &err));
+    ASSERT_OK(fl_trace_writer_open(&w, fl_traces_path, &shape, 2, &err));
     for (size_t i = 0; i < sizeof story / sizeof *story; i++) {
         fl_trace_writer_layer(w, 0, 2, story[i].expert);
         ASSERT_OK(fl_trace_writer_pass(w, &story[i].pass, &err));
     }
     ASSERT_OK(fl_trace_writer_commit(&w, &err));
-    ASSERT_OK(fl_trace_open(&t, path, &err));
+    ASSERT_OK(fl_trace_open(&t, fl_traces_path, &err));
     ASSERT_OK(bench_traffic_measure(&s, t, &err));
     fl_trace_close(&t);
     assert_int_equal(s.passes, 4);
@@ -112,7 +88,7 @@ static void other_kinds_have_their_rows(void **state)
     t.prompt = 100;
     t.passes = 50;
     t.kind = FL_PASS_AR;
-    fl_trace *trace = make(&t);
+    fl_trace *trace = fl_traces_make(&t);
     assert_int_equal(fl_trace_n_passes(trace), 51);
     assert_int_equal(fl_trace_get_pass(trace, 0)->kind, FL_PASS_PREFILL);
     assert_int_equal(fl_trace_get_pass(trace, 0)->rows, 100);
@@ -120,7 +96,7 @@ static void other_kinds_have_their_rows(void **state)
     assert_true(s.distinct == 8.0 && s.done == 1.0 && s.blocks == 0);
     fl_trace_close(&trace);
     t.kind = FL_PASS_VERIFY;
-    trace = make(&t);
+    trace = fl_traces_make(&t);
     assert_int_equal(fl_trace_get_pass(trace, 1)->rows, 32);
     ASSERT_OK(bench_traffic_measure(&s, trace, &err));
     assert_true(s.done > 3.0 && s.done < 6.0 && s.distinct > 60.0);
@@ -138,7 +114,7 @@ static void a_seed_gives_the_same_trace(void **state)
         bench_traffic x = small(BENCH_CODE, i < 2 ? 5 : 6);
         x.n_layer = 1;
         x.passes = 8;
-        t[i] = make(&x);
+        t[i] = fl_traces_make(&x);
     }
     for (int p = 0; p < 8; p++) {
         const int n = fl_trace_union(t[0], p, 0, a);
@@ -153,10 +129,14 @@ static void a_seed_gives_the_same_trace(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(blocks_have_the_measured_figures, setup, teardown),
-        cmocka_unit_test_setup_teardown(figures_are_what_they_are_called, setup, teardown),
-        cmocka_unit_test_setup_teardown(other_kinds_have_their_rows, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_seed_gives_the_same_trace, setup, teardown),
+        cmocka_unit_test_setup_teardown(blocks_have_the_measured_figures, fl_traces_setup,
+                                        fl_traces_teardown),
+        cmocka_unit_test_setup_teardown(figures_are_what_they_are_called, fl_traces_setup,
+                                        fl_traces_teardown),
+        cmocka_unit_test_setup_teardown(other_kinds_have_their_rows, fl_traces_setup,
+                                        fl_traces_teardown),
+        cmocka_unit_test_setup_teardown(a_seed_gives_the_same_trace, fl_traces_setup,
+                                        fl_traces_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

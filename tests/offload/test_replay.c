@@ -1,24 +1,9 @@
 /* Replay of routing traces: the optimum is the optimum, and the policies' hit rates do not slip. */
 #include <stdlib.h>
 
-#include "bench/support/traffic.h"
 #include "offload/replay.h"
 #include "tests/support/test.h"
-#include "tests/support/tmp.h"
-
-static char *dir, *path;
-
-static int setup(void **state)
-{
-    (void)state;
-    return fl_tmp_begin(&dir, &path, "a.trace");
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return fl_tmp_end(dir, path);
-}
+#include "tests/support/traces.h"
 
 /* One layer, rows of one expert, one row a pass. */
 static fl_trace *story(const char *experts)
@@ -28,14 +13,14 @@ static fl_trace *story(const char *experts)
     fl_trace *t = NULL;
     const fl_trace_shape shape = {.n_layer = 1, .n_expert = 8, .top_k = 1, .block = 1};
     const fl_trace_pass pass = {FL_PASS_AR, false, 1, 1, 1};
-    ASSERT_OK(fl_trace_writer_open(&w, path, &shape, 1, &err));
+    ASSERT_OK(fl_trace_writer_open(&w, fl_traces_path, &shape, 1, &err));
     for (; *experts; experts++) {
         const int32_t e = *experts - '0';
         fl_trace_writer_layer(w, 0, 1, &e);
         ASSERT_OK(fl_trace_writer_pass(w, &pass, &err));
     }
     ASSERT_OK(fl_trace_writer_commit(&w, &err));
-    ASSERT_OK(fl_trace_open(&t, path, &err));
+    ASSERT_OK(fl_trace_open(&t, fl_traces_path, &err));
     return t;
 }
 
@@ -70,6 +55,26 @@ static void known_stories_have_known_ends(void **state)
     t = story("0001010123");
     assert_int_equal(policy_hits(t, FL_POLICY_LFU, 1), 2);
     assert_int_equal(policy_hits(t, FL_POLICY_LFU, 2), 6);
+    fl_trace_close(&t);
+}
+
+static uint64_t fixed_hits(const fl_trace *t, int n_slots)
+{
+    fl_err err = {0};
+    fl_replay_result r;
+    ASSERT_OK(fl_replay_fixed(&r, t, n_slots, &err));
+    return r.hits;
+}
+
+static void a_fixed_set_has_the_most_used(void **state)
+{
+    (void)state;
+    fl_trace *t = story("0001010123");
+    assert_int_equal(fixed_hits(t, 0), 0);
+    assert_int_equal(fixed_hits(t, 1), 5);
+    assert_int_equal(fixed_hits(t, 2), 8);
+    assert_int_equal(fixed_hits(t, 3), 9);
+    assert_int_equal(fixed_hits(t, 8), 10);
     fl_trace_close(&t);
 }
 
@@ -115,15 +120,11 @@ static void no_choice_beats_the_optimum(void **state)
 
 static fl_trace *traffic(bench_domain domain, int n_layer, int passes)
 {
-    fl_err err = {0};
-    fl_trace *t = NULL;
     bench_traffic x = bench_traffic_defaults();
     x.n_layer = n_layer;
     x.passes = passes;
     x.domain = domain;
-    ASSERT_OK(bench_traffic_write(&x, path, &err));
-    ASSERT_OK(fl_trace_open(&t, path, &err));
-    return t;
+    return fl_traces_make(&x);
 }
 
 enum { N_LEVELS = 3 };
@@ -170,10 +171,16 @@ static void hits_are_those_of_last_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(known_stories_have_known_ends, setup, teardown),
-        cmocka_unit_test_setup_teardown(no_choice_beats_the_optimum, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_default_is_near_the_optimum, setup, teardown),
-        cmocka_unit_test_setup_teardown(hits_are_those_of_last_time, setup, teardown),
+        cmocka_unit_test_setup_teardown(known_stories_have_known_ends, fl_traces_setup,
+                                        fl_traces_teardown),
+        cmocka_unit_test_setup_teardown(a_fixed_set_has_the_most_used, fl_traces_setup,
+                                        fl_traces_teardown),
+        cmocka_unit_test_setup_teardown(no_choice_beats_the_optimum, fl_traces_setup,
+                                        fl_traces_teardown),
+        cmocka_unit_test_setup_teardown(the_default_is_near_the_optimum, fl_traces_setup,
+                                        fl_traces_teardown),
+        cmocka_unit_test_setup_teardown(hits_are_those_of_last_time, fl_traces_setup,
+                                        fl_traces_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

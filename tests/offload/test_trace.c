@@ -6,20 +6,7 @@
 #include "runtime/base/hash.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
-
-static char *dir, *path;
-
-static int setup(void **state)
-{
-    (void)state;
-    return fl_tmp_begin(&dir, &path, "a.trace");
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return fl_tmp_end(dir, path);
-}
+#include "tests/support/traces.h"
 
 /* Expert i of a row: all different, every value is reached. */
 static int32_t expert(const fl_trace_shape *s, int pass, int layer, int row, int i)
@@ -50,11 +37,11 @@ static void write_trace(const fl_trace_shape *s, int n_passes)
 {
     fl_err err = {0};
     fl_trace_writer *w = NULL;
-    ASSERT_OK(fl_trace_writer_open(&w, path, s, MAX_ROWS, &err));
+    ASSERT_OK(fl_trace_writer_open(&w, fl_traces_path, s, MAX_ROWS, &err));
     for (int p = 0; p < n_passes; p++) put_pass(w, s, p);
     ASSERT_OK(fl_trace_writer_commit(&w, &err));
     assert_null(w);
-    assert_int_equal(fl_tmp_count(dir), 1);
+    assert_int_equal(fl_tmp_count(fl_traces_dir), 1);
 }
 
 static const fl_trace_shape narrow = {3, 256, 8, 4, true, "code"};
@@ -70,7 +57,7 @@ static void what_is_written_is_read(void **state)
         fl_trace *t = NULL;
         int32_t row[8];
         write_trace(s, N_PASSES);
-        ASSERT_OK(fl_trace_open(&t, path, &err));
+        ASSERT_OK(fl_trace_open(&t, fl_traces_path, &err));
         const fl_trace_shape *got = fl_trace_get_shape(t);
         assert_int_equal(got->n_layer, s->n_layer);
         assert_int_equal(got->n_expert, s->n_expert);
@@ -105,7 +92,7 @@ static void a_union_has_each_expert_once(void **state)
     fl_trace *t = NULL;
     int32_t ids[600];
     write_trace(&wide, N_PASSES);
-    ASSERT_OK(fl_trace_open(&t, path, &err));
+    ASSERT_OK(fl_trace_open(&t, fl_traces_path, &err));
     for (int p = 0; p < N_PASSES; p++)
         for (int l = 0; l < wide.n_layer; l++) {
             bool in[600] = {false};
@@ -127,10 +114,10 @@ static void no_pass_is_a_trace_too(void **state)
     (void)state;
     fl_err err = {0};
     fl_trace *t = NULL;
-    assert_false(fl_trace_is(path));
+    assert_false(fl_trace_is(fl_traces_path));
     write_trace(&narrow, 0);
-    assert_true(fl_trace_is(path));
-    ASSERT_OK(fl_trace_open(&t, path, &err));
+    assert_true(fl_trace_is(fl_traces_path));
+    ASSERT_OK(fl_trace_open(&t, fl_traces_path, &err));
     assert_int_equal(fl_trace_n_passes(t), 0);
     fl_trace_close(&t);
 }
@@ -139,7 +126,7 @@ static uint8_t *load(uint64_t *n)
 {
     fl_err err = {0};
     char *data = NULL;
-    ASSERT_OK(fl_file_load(path, 1 << 20, &data, n, &err));
+    ASSERT_OK(fl_file_load(fl_traces_path, 1 << 20, &data, n, &err));
     return (uint8_t *)data;
 }
 
@@ -243,28 +230,34 @@ static void a_writer_says_what_it_cannot_do(void **state)
     fl_err err = {0};
     fl_trace_writer *w = NULL;
     const fl_trace_shape huge = {.n_layer = 1, .n_expert = 20000, .top_k = 1, .block = 4};
-    ASSERT_FAILS(fl_trace_writer_open(&w, path, &huge, 4, &err), FL_E_UNSUPPORTED, "20000 experts");
-    ASSERT_FAILS(fl_trace_writer_open(&w, dir, &narrow, 4, &err), FL_E_ARG, "folder");
+    ASSERT_FAILS(fl_trace_writer_open(&w, fl_traces_path, &huge, 4, &err), FL_E_UNSUPPORTED,
+                 "20000 experts");
+    ASSERT_FAILS(fl_trace_writer_open(&w, fl_traces_dir, &narrow, 4, &err), FL_E_ARG, "folder");
     assert_null(w);
     /* Nothing appears before commit, nothing stays of what is discarded. */
-    ASSERT_OK(fl_trace_writer_open(&w, path, &narrow, MAX_ROWS, &err));
+    ASSERT_OK(fl_trace_writer_open(&w, fl_traces_path, &narrow, MAX_ROWS, &err));
     put_pass(w, &narrow, 0);
     fl_trace_writer_discard(&w);
-    assert_int_equal(fl_tmp_count(dir), 0);
+    assert_int_equal(fl_tmp_count(fl_traces_dir), 0);
     fl_trace *t = NULL;
-    ASSERT_FAILS(fl_trace_open(&t, path, &err), FL_E_IO, "cannot be opened");
+    ASSERT_FAILS(fl_trace_open(&t, fl_traces_path, &err), FL_E_IO, "cannot be opened");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_is_written_is_read, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_union_has_each_expert_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(no_pass_is_a_trace_too, setup, teardown),
-        cmocka_unit_test_setup_teardown(any_damaged_byte_is_seen, setup, teardown),
-        cmocka_unit_test_setup_teardown(wrong_values_are_refused_behind_right_checksums, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(a_writer_says_what_it_cannot_do, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_is_written_is_read, fl_traces_setup,
+                                        fl_traces_teardown),
+        cmocka_unit_test_setup_teardown(a_union_has_each_expert_once, fl_traces_setup,
+                                        fl_traces_teardown),
+        cmocka_unit_test_setup_teardown(no_pass_is_a_trace_too, fl_traces_setup,
+                                        fl_traces_teardown),
+        cmocka_unit_test_setup_teardown(any_damaged_byte_is_seen, fl_traces_setup,
+                                        fl_traces_teardown),
+        cmocka_unit_test_setup_teardown(wrong_values_are_refused_behind_right_checksums,
+                                        fl_traces_setup, fl_traces_teardown),
+        cmocka_unit_test_setup_teardown(a_writer_says_what_it_cannot_do, fl_traces_setup,
+                                        fl_traces_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
