@@ -26,6 +26,7 @@ static fl_engine_params draw(mode m)
     p.threads = 1 + (int)rnd(2);
     p.lanes = (fl_lane_choice)rnd(3);
     p.act_f32 = rnd(4) == 0;
+    p.io = rnd(4) ? "pread" : NULL;
     if (m == MODE_SPEC) p.held_rows = 2 + (int)rnd(7);
     if (rnd(4) == 0) p.gpu_layers = (int)rnd(3);
     if (rnd(4) == 0) p.gpu_experts = (int)rnd(5);
@@ -38,7 +39,7 @@ static void draw_budgets(fl_engine_params *p)
     const fl_plan all = fl_plan_of(fl_files.gguf, p);
     p->vram = all.min_device_cap +
               rnd(all.full_device_cap - all.min_device_cap + all.full_device_cap / 16);
-    if (rnd(3)) p->ram = fl_ram_for(fl_files.gguf, p, (int)rnd(130));
+    if (rnd(3)) p->ram = rnd(4) ? all.staging_bytes + rnd(all.expert_bytes * 2) : 0;
 }
 
 static void run_a_pass(fl_loaded *l, mode m)
@@ -66,7 +67,7 @@ static void the_load_is_the_plan(void **state)
 {
     (void)state;
     int with_host = 0, with_slots = 0;
-    for (int i = 0; i < FL_SANITIZED_OR(30, 200); i++) {
+    for (int i = 0; i < FL_SANITIZED_OR(20, 200); i++) {
         const mode m = (mode)(i % N_MODES);
         fl_engine_params p = draw(m);
         draw_budgets(&p);
@@ -81,7 +82,7 @@ static void the_load_is_the_plan(void **state)
         with_slots += plan.n_slots > 0;
         fl_unload(&l);
     }
-    assert_true(with_host > 8 && with_slots > 8); /* the settings lead everywhere */
+    assert_true(with_host > 4 && with_slots > 4); /* the settings lead everywhere */
 }
 
 /* The number behind a word of a refusal; 0: the word is not there. */
@@ -107,7 +108,7 @@ static void what_a_refusal_names_works(void **state)
     fl_model *m = NULL;
     int of_pins = 0, of_ram = 0;
     ASSERT_OK(fl_model_open(&m, fl_files.gguf, &err));
-    for (int i = 0; i < FL_SANITIZED_OR(60, 300); i++) {
+    for (int i = 0; i < FL_SANITIZED_OR(24, 80); i++) {
         fl_engine_params p = draw((mode)(i % N_MODES));
         const uint64_t least = fl_plan_of(fl_files.gguf, &p).min_device_cap;
         p.vram = least - 1 - rnd(least / 8);
@@ -136,7 +137,7 @@ static void what_a_refusal_names_works(void **state)
         ASSERT_OK(try(m, &q, &err));
         of_ram++;
     }
-    assert_true(of_pins > 2 && of_ram > 2);
+    assert_true(of_pins > 0 && of_ram > 2);
     fl_model_close(&m);
 }
 
