@@ -204,7 +204,7 @@ static const option_row rows[] = {
      "write which experts each row of each pass went to"},
     {"cache-policy", 0, K_CHOICE, C_MODEL, AT(policy), 0, 0, "lru|lfu|block", "POLICY",
      "which expert makes room for another (default block)"},
-    {"prefetch", 0, K_ONOFF, C_MODEL, AT(prefetch), 0, 0, NULL, "on|off",
+    {"prefetch", 0, K_ONOFF, C_MODEL | C_PLAN, AT(prefetch), 0, 0, NULL, "on|off",
      "bring experts before they are asked for (default on)"},
     {"link-rate", 0, K_SIZE, C_MODEL, AT(link_rate), 0, 0, NULL, "SIZE",
      "bytes per second that the host device copies at most, to stand for a slower link"},

@@ -87,7 +87,7 @@ fl_status fl_outlook_make(fl_outlook *out, const fl_engine *e, const fl_clover *
     f->in.heat = e->plan_input.heat;
     f->in.shared_pool = strcmp(fl_device_kind(e->dev), "host") == 0;
     f->in.lane = lane_of(e->params.lanes, f->in.shared_pool);
-    f->in.ahead_permille = 1000;
+    f->in.ahead_permille = e->params.no_prefetch ? 0 : 1000;
     describe_passes(f, e, sw, facts);
     return fl_forecast_make(f, &e->plan, &e->plan_input, err);
 }

@@ -57,6 +57,10 @@ static void nothing_stored(void **state)
     assert_int_equal(f->now.lacks, FL_LACKS_COMPUTE); /* all is resident: nothing moves */
     assert_int_equal(f->now.kind[FL_PREDICT_AR].pass_ns, 0);
     assert_int_equal(f->n_vram + f->n_ram, 0);
+    assert_int_equal(f->in.ahead_permille, 1000);
+    o.engine->params.no_prefetch = true;
+    ASSERT_OK(fl_outlook_make(&k, o.engine, &o.model->index->clover, o.facts, &err));
+    assert_int_equal(k.forecast.in.ahead_permille, 0);
     close_all(&o);
 }
 
