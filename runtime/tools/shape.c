@@ -42,47 +42,45 @@ static const fl_hparams real = {.n_layer = 40,
                                 .gdn_k_heads = 16,
                                 .gdn_v_heads = 32};
 
-static void put_int(fl_gguf_writer *w, const shape *s, const char *name, int64_t v)
-{
-    char key[80];
-    snprintf(key, sizeof key, "%s.%s", s->arch, name);
-    fl_gguf_put_u32(w, key, (uint32_t)v);
-}
-
-static void put_float(fl_gguf_writer *w, const shape *s, const char *name, float v)
-{
-    char key[80];
-    snprintf(key, sizeof key, "%s.%s", s->arch, name);
-    fl_gguf_put_f32(w, key, v);
-}
-
 static void put_settings(fl_gguf_writer *w, const shape *s)
 {
+    const struct {
+        const char *key;
+        int64_t value;
+        bool of_blocks;
+    } number[] = {
+        {"block_count", real.n_layer, false},
+        {"context_length", real.n_ctx_train, false},
+        {"embedding_length", real.d_model, false},
+        {"attention.head_count", real.n_head, false},
+        {"attention.head_count_kv", real.n_head_kv, false},
+        {"attention.key_length", real.head_dim, false},
+        {"rope.dimension_count", real.rot_dim, false},
+        {"expert_count", real.n_expert, false},
+        {"expert_used_count", real.top_k, false},
+        {"expert_feed_forward_length", real.d_ff, false},
+        {"expert_shared_feed_forward_length", real.d_ff_shared, false},
+        {"ssm.conv_kernel", real.conv_kernel, false},
+        {"ssm.state_size", real.gdn_dim, false},
+        {"ssm.group_count", real.gdn_k_heads, false},
+        {"ssm.time_step_rank", real.gdn_v_heads, false},
+        {"full_attention_interval", FULL_INTERVAL, false},
+        {"expert_shared_count", 1, true},
+        {"block_size", BLOCK, true},
+        {"mask_token_id", MASK_ID, true},
+    };
+    char key[80];
     fl_gguf_put_str(w, "general.architecture", s->arch, strlen(s->arch));
     fl_gguf_put_str(w, "general.name", s->title, strlen(s->title));
-    put_int(w, s, "block_count", real.n_layer);
-    put_int(w, s, "context_length", real.n_ctx_train);
-    put_int(w, s, "embedding_length", real.d_model);
-    put_int(w, s, "attention.head_count", real.n_head);
-    put_int(w, s, "attention.head_count_kv", real.n_head_kv);
-    put_int(w, s, "attention.key_length", real.head_dim);
-    put_float(w, s, "attention.layer_norm_rms_epsilon", real.eps);
-    put_int(w, s, "rope.dimension_count", real.rot_dim);
-    put_float(w, s, "rope.freq_base", (float)real.rope_base);
-    put_int(w, s, "expert_count", real.n_expert);
-    put_int(w, s, "expert_used_count", real.top_k);
-    put_int(w, s, "expert_feed_forward_length", real.d_ff);
-    put_int(w, s, "expert_shared_feed_forward_length", real.d_ff_shared);
-    put_int(w, s, "ssm.conv_kernel", real.conv_kernel);
-    put_int(w, s, "ssm.state_size", real.gdn_dim);
-    put_int(w, s, "ssm.group_count", real.gdn_k_heads);
-    put_int(w, s, "ssm.time_step_rank", real.gdn_v_heads);
-    put_int(w, s, "full_attention_interval", FULL_INTERVAL);
-    if (!s->blocks) return;
-    put_int(w, s, "expert_shared_count", 1);
-    put_int(w, s, "block_size", BLOCK);
-    put_int(w, s, "mask_token_id", MASK_ID);
-    put_float(w, s, "confidence_threshold", 0.95f);
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
+        if (number[i].of_blocks && !s->blocks) continue;
+        snprintf(key, sizeof key, "%s.%s", s->arch, number[i].key);
+        fl_gguf_put_u32(w, key, (uint32_t)number[i].value);
+    }
+    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", s->arch);
+    fl_gguf_put_f32(w, key, real.eps);
+    snprintf(key, sizeof key, "%s.rope.freq_base", s->arch);
+    fl_gguf_put_f32(w, key, (float)real.rope_base);
 }
 
 /* In the type of the first rule that matches, as the quantizer takes it. */
