@@ -1,6 +1,6 @@
 /* Faults of the drive and of the file during whole answers: each ends in the right text or in one
  * clear line, nothing leaks, and the next request on the same engine is right as soon as the drive
- * is. */
+ * is. FL_TEST_LONG=1: the drive stands still for two seconds at a time. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -182,9 +182,9 @@ static void a_drive_that_hangs(void **state)
     for (int mode = 0; mode < N_MODES; mode++) {
         fl_err err;
         int32_t got[N_OUT];
-        fl_io_set_limit(io, 5000 * MS);
-        faults((fl_io_fake_config){
-            .seed = 5, .fail_at = -1, .stall_chance = 100, .stall_ns = 30 * MS});
+        const uint64_t nap = getenv("FL_TEST_LONG") ? 2000 * MS : 30 * MS;
+        fl_io_set_limit(io, 60000 * MS);
+        faults((fl_io_fake_config){.seed = 5, .fail_at = -1, .stall_chance = 100, .stall_ns = nap});
         ask_right(mode);
         fl_io_set_limit(io, 20 * MS);
         for (int chance = 1024; chance > 20; chance /= FL_SANITIZED_OR(8, 2)) {

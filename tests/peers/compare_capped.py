@@ -79,7 +79,7 @@ def main():
         parser.add_argument(name, type=Path)
     parser.add_argument("--share", type=float, default=0.6)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
     a = parser.parse_args()
     file = a.model.stat().st_size
