@@ -236,6 +236,41 @@ static void run_takes_blocks_a_file_and_a_small_budget(void **state)
     free(file);
 }
 
+/* What is read ahead is of use, and changes no text. */
+static void run_reads_ahead(void **state)
+{
+    (void)state;
+    static const char options[] = "--mode ar --threads 1 --ctx 128 --chunk 32 --profile none";
+    const int64_t budget = tight_budget(options);
+    char words[512], *want = NULL;
+    for (int on = 0; on < 2; on++) {
+        snprintf(words, sizeof words,
+                 "run %s -p x --raw --max-tokens 20 --ignore-eos --json --ram 0 --vram %lld "
+                 "--prefetch %s --cache-policy %s %s",
+                 clover, (long long)budget, on ? "on" : "off", on ? "lru" : "lfu", options);
+        char *text = fl_command_output(fl_tool_run, words);
+        fl_json *j = NULL;
+        ASSERT_OK(fl_json_parse(text, strlen(text), "stdout", &j, &err));
+        const fl_json *x = fl_json_get(j, "experts");
+        const fl_json *pass = fl_json_get(fl_json_get(x, "signals"), "pass");
+        const int64_t ahead = fl_json_int(fl_json_get(x, "read_ahead"), -1);
+        const int64_t used = fl_json_int(fl_json_get(x, "read_ahead_used"), -1);
+        const int64_t named = fl_json_int(fl_json_get(pass, "named"), -1);
+        const int64_t right = fl_json_int(fl_json_get(pass, "right"), -1);
+        if (on) {
+            assert_string_equal(fl_json_str(fl_json_get(j, "text"), ""), want);
+            assert_true(ahead > 0 && used > 0 && used <= ahead);
+            assert_true(named > 0 && right > 0 && right <= named);
+        } else {
+            want = strdup(fl_json_str(fl_json_get(j, "text"), ""));
+            assert_int_equal(ahead + used + named + right, 0);
+        }
+        fl_json_free(&j);
+        free(text);
+    }
+    free(want);
+}
+
 static void run_names_what_is_wrong(void **state)
 {
     (void)state;
@@ -440,6 +475,7 @@ int main(void)
         cmocka_unit_test(run_takes_blocks_a_file_and_a_small_budget),
         cmocka_unit_test(run_keeps_a_profile_and_a_trace),
         cmocka_unit_test(run_follows_a_trace_and_says_so),
+        cmocka_unit_test(run_reads_ahead),
         cmocka_unit_test(run_names_what_is_wrong),
         cmocka_unit_test(logits_writes_what_the_forward_gives),
         cmocka_unit_test(logits_denoise_masks_the_positions_named),
