@@ -7,8 +7,7 @@
 #include <unistd.h>
 
 #include "offload/io_fake.h"
-#include "runtime/decode/generate.h"
-#include "tests/support/engine.h"
+#include "tests/support/decoder.h"
 #include "tests/support/heap.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
@@ -49,14 +48,8 @@ static bool between_passes(void *arg, int64_t done, int64_t total)
 /* Mode 0 by tokens, 1 by blocks. Each from nothing: what is kept of the one before is no help. */
 static fl_status ask(int mode, int32_t out[N_OUT], fl_err *err)
 {
-    fl_gen_config c;
     fl_gen_result r;
-    fl_gen_config_init(&c, loaded.model);
-    c.mode = mode ? FL_GEN_BLOCK : FL_GEN_AR;
-    c.sampler = (fl_sampler_config){.top_p = 1.0};
-    c.clover.threshold = 0.05f;
-    c.max_tokens = N_OUT;
-    c.ignore_eos = true;
+    fl_gen_config c = fl_greedy_config(loaded.model, mode ? FL_GEN_BLOCK : FL_GEN_AR, N_OUT);
     c.on_progress = between_passes;
     fl_state_reset(&loaded.engine->state);
     *err = (fl_err){0};

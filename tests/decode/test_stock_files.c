@@ -5,8 +5,7 @@
 #include <unistd.h>
 
 #include "offload/io_fake.h"
-#include "runtime/decode/generate.h"
-#include "tests/support/engine.h"
+#include "tests/support/decoder.h"
 #include "tests/support/make_model.h"
 #include "tests/support/test.h"
 #include "tests/support/tmp.h"
@@ -64,14 +63,8 @@ static void run(const char *path, const fl_engine_params *p, int32_t out[N_MODES
                                                           .stall_chance = 100,
                                                           .stall_polls = 5});
     for (int mode = 0; mode < N_MODES; mode++) {
-        fl_gen_config c;
         fl_gen_result r;
-        fl_gen_config_init(&c, l.model);
-        c.mode = mode ? FL_GEN_BLOCK : FL_GEN_AR;
-        c.sampler = (fl_sampler_config){.top_p = 1.0};
-        c.clover.threshold = 0.05f;
-        c.max_tokens = N_OUT;
-        c.ignore_eos = true;
+        const fl_gen_config c = fl_greedy_config(l.model, mode ? FL_GEN_BLOCK : FL_GEN_AR, N_OUT);
         ASSERT_OK(fl_generate(g, &c, prompt, N_PROMPT - mode, &r, &err));
         assert_int_equal(r.n_generated, N_OUT);
         memcpy(out[mode], r.ids, sizeof(out[mode]));

@@ -62,6 +62,18 @@ static bool take(void *arg, const char *text, size_t n)
     return !o->cancel_after || o->pieces < o->cancel_after;
 }
 
+fl_gen_config fl_greedy_config(const fl_model *model, fl_gen_mode mode, int64_t max_tokens)
+{
+    fl_gen_config c;
+    fl_gen_config_init(&c, model);
+    c.mode = mode;
+    c.sampler = (fl_sampler_config){.top_p = 1.0};
+    c.clover.threshold = 0.05f;
+    c.max_tokens = max_tokens;
+    c.ignore_eos = true;
+    return c;
+}
+
 fl_gen_config fl_tiny_config(fl_gen_mode mode)
 {
     fl_gen_config c;

@@ -31,6 +31,8 @@ typedef struct fl_output {
     int pieces;
 } fl_output;
 
+/* Greedy, a low threshold, no stop ids, so many tokens: of any model. */
+fl_gen_config fl_greedy_config(const fl_model *model, fl_gen_mode mode, int64_t max_tokens);
 /* Greedy, low threshold (random weights are never sure), no stop ids, loops go on. */
 fl_gen_config fl_tiny_config(fl_gen_mode mode);
 /* Generates; o->cancel_after is kept, all else of o is new. Failures end the test. */
