@@ -186,10 +186,14 @@ static fl_predicted_pass predict_pass(const fl_plan *plan, const fl_predict_inpu
 
 void fl_predict(const fl_plan *plan, const fl_predict_input *in, fl_prediction *out)
 {
+    fl_predict_input own = *in;
     assert(in->ahead_permille >= 0 && in->ahead_permille <= 1000);
+    assert(in->prefill_ahead_permille >= 0 && in->prefill_ahead_permille <= 1000);
     out->lacks = 0;
-    for (int k = 0; k < FL_PREDICT_KINDS; k++)
-        out->kind[k] = predict_pass(plan, in, &in->pass[k], &out->lacks);
+    for (int k = 0; k < FL_PREDICT_KINDS; k++) {
+        if (k == FL_PREDICT_PREFILL) own.ahead_permille = in->prefill_ahead_permille;
+        out->kind[k] = predict_pass(plan, &own, &in->pass[k], &out->lacks);
+    }
 }
 
 /* ---- the curve ---- */

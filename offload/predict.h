@@ -44,8 +44,9 @@ typedef struct fl_predict_input {
     fl_predict_pass pass[FL_PREDICT_KINDS];
     bool shared_pool;    /* the device computes on the CPU's threads: the host device */
     fl_lane_choice lane; /* who computes experts that are in host memory; AUTO: what is fastest */
-    int ahead_permille;  /* of the bytes moved, those whose move begins before they are needed;
-                            0: no prefetch */
+    /* Of the bytes moved, those whose move begins before they are needed, 0: no prefetch; in a
+     * prefill pass, whose parts wait for each other, and in all others. */
+    int ahead_permille, prefill_ahead_permille;
 } fl_predict_input;
 
 /* What a figure could not be had without: bits of fl_prediction.lacks. */

@@ -74,6 +74,26 @@ static fl_lane_choice lane_of(fl_lane_choice choice, bool shared_pool)
     return choice == FL_LANES_CPU || shared_pool ? FL_LANES_CPU : FL_LANES_AUTO;
 }
 
+/* The share of what moves that is on its way before it is needed, in thousandths: such that a step
+ * takes what calibrate measured with as many experts on the device. All of it where nothing was. */
+static int ahead(const fl_forecast *f, const fl_engine *e, const fl_facts *facts)
+{
+    char key[FL_RATES_KEY];
+    fl_predict_input in = f->in;
+    fl_prediction p;
+    fl_rates_key(key, e);
+    const uint64_t ns = facts ? fl_rates_pass_ns(facts, key, "step") : 0;
+    if (e->params.no_prefetch) return 0;
+    in.ahead_permille = 0;
+    fl_predict(&e->plan, &in, &p);
+    const fl_predicted_pass *step = &p.kind[FL_PREDICT_AR];
+    const uint64_t move = step->read_ns > step->copy_ns ? step->read_ns : step->copy_ns;
+    if (!ns || !step->pass_ns || !move || ns <= move) return 1000;
+    const uint64_t both = step->compute_ns + move;
+    const uint64_t hidden = both > ns ? both - ns : 0;
+    return hidden < move ? (int)(hidden * 1000 / move) : 1000;
+}
+
 fl_status fl_outlook_make(fl_outlook *out, const fl_engine *e, const fl_clover *sw,
                           const fl_facts *facts, fl_err *err)
 {
@@ -87,7 +107,8 @@ fl_status fl_outlook_make(fl_outlook *out, const fl_engine *e, const fl_clover *
     f->in.heat = e->plan_input.heat;
     f->in.shared_pool = strcmp(fl_device_kind(e->dev), "host") == 0;
     f->in.lane = lane_of(e->params.lanes, f->in.shared_pool);
-    f->in.ahead_permille = e->params.no_prefetch ? 0 : 1000;
     describe_passes(f, e, sw, facts);
+    f->in.ahead_permille = ahead(f, e, facts);
+    f->in.prefill_ahead_permille = e->params.no_prefetch ? 0 : 1000;
     return fl_forecast_make(f, &e->plan, &e->plan_input, err);
 }

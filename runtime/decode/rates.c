@@ -1,6 +1,7 @@
 #include "runtime/decode/rates.h"
 
 #include <stdio.h>
+#include <string.h>
 
 void fl_rates_key(char key[FL_RATES_KEY], const fl_engine *e)
 {
@@ -31,6 +32,18 @@ fl_status fl_rates_store(fl_facts *f, const char *key, fl_json *entry, fl_err *e
     fl_json *section = now ? fl_json_copy(now) : fl_json_new_object();
     fl_json_set(section, key, entry);
     return fl_facts_put(f, "rates", section, err);
+}
+
+uint64_t fl_rates_pass_ns(const fl_facts *f, const char *key, const char *kind)
+{
+    const fl_json *passes = fl_json_get(fl_json_get(fl_facts_section(f, "rates"), key), "passes");
+    for (size_t i = 0; i < fl_json_size(passes); i++) {
+        const fl_json *p = fl_json_at(passes, i);
+        const double s = fl_json_num(fl_json_get(p, "seconds"), 0.0);
+        if (strcmp(fl_json_str(fl_json_get(p, "kind"), ""), kind) == 0 && s > 0.0 && s < 1e6)
+            return (uint64_t)(s * 1e9);
+    }
+    return 0;
 }
 
 bool fl_rates_pass(const fl_facts *f, fl_gen_mode mode, fl_predict_pass *out)

@@ -24,6 +24,10 @@ fl_mode_facts fl_rates_read(const fl_facts *f, const char *key);
  * fl_facts_put does. */
 FL_CHECKED fl_status fl_rates_store(fl_facts *f, const char *key, fl_json *entry, fl_err *err);
 
+/* What a pass of that kind ("step": one AR token) takes under `key`, in nanoseconds; 0: not
+ * measured there. */
+uint64_t fl_rates_pass_ns(const fl_facts *f, const char *key, const char *kind);
+
 /* How a mode's passes look, as calibrate counted them for these or other options (what a pass
  * brings depends on the model, not on the budget): "modes": {"spec": {"tokens", "passes", "rows",
  * ...}}. False: not counted, and *out is as it was; else its rows and tokens are set. */

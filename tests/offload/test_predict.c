@@ -116,12 +116,18 @@ static void rows_lie_on_lines(void **state)
     const fl_rates r = small_rates();
     const fl_plan plan = small_plan();
     fl_predict_input in = {.rates = &r, .shared_pool = true, .ahead_permille = 1000};
+    in.prefill_ahead_permille = 1000;
     fl_prediction p;
     in.pass[FL_PREDICT_BLOCK] = (fl_predict_pass){4, 2500, 4000};     /* 2 rows an expert */
     in.pass[FL_PREDICT_PREFILL] = (fl_predict_pass){10, 10000, 4000}; /* 5 rows */
     fl_predict(&plan, &in, &p);
     assert_int_equal(p.kind[FL_PREDICT_BLOCK].compute_ns, 1300 + 8 * 120);
-    assert_int_equal(p.kind[FL_PREDICT_PREFILL].compute_ns, 2800 + 8 * 180);
+    const fl_predicted_pass *prefill = &p.kind[FL_PREDICT_PREFILL];
+    assert_int_equal(prefill->compute_ns, 2800 + 8 * 180);
+    assert_int_equal(prefill->pass_ns, prefill->read_ns);
+    in.prefill_ahead_permille = 0;
+    fl_predict(&plan, &in, &p);
+    assert_int_equal(prefill->pass_ns, prefill->compute_ns + prefill->read_ns);
     assert_int_equal(p.kind[FL_PREDICT_BLOCK].tokens_per_s_milli,
                      2500000000000 / p.kind[FL_PREDICT_BLOCK].pass_ns);
 }
