@@ -44,8 +44,8 @@ typedef struct fl_predict_input {
     fl_predict_pass pass[FL_PREDICT_KINDS];
     bool shared_pool;    /* the device computes on the CPU's threads: the host device */
     fl_lane_choice lane; /* who computes experts that are in host memory; AUTO: what is fastest */
-    /* Of the bytes moved, those whose move begins before they are needed, 0: no prefetch; in a
-     * prefill pass, whose parts wait for each other, and in all others. */
+    /* Of the bytes moved, those whose move begins before they are needed; 0: no prefetch. The
+     * second is for prefill passes, the first for all others. */
     int ahead_permille, prefill_ahead_permille;
 } fl_predict_input;
 
