@@ -92,12 +92,10 @@ static void text_does_not_depend_on_budget_threads_or_chunks(void **state)
     } cases[] = {
         {80, 1, 64, 0, FL_LANES_AUTO, FL_POLICY_BLOCK, false, 0},
         {25, 2, 16, 0, FL_LANES_AUTO, FL_POLICY_LRU, false, 0},
-        {10, 2, 4096, 0, FL_LANES_AUTO, FL_POLICY_LFU, true, 0},
         {10, 1, 512, 100, FL_LANES_CPU, FL_POLICY_BLOCK, false, 0},
         {0, 2, 64, 50, FL_LANES_AUTO, FL_POLICY_LRU, false, 0},
         {75, 2, 32, 100, FL_LANES_DEVICE, FL_POLICY_BLOCK, false, 1 << 30},
         {50, 1, 4096, 60, FL_LANES_DEVICE, FL_POLICY_LFU, false, 0},
-        {0, 1, 16, 0, FL_LANES_AUTO, FL_POLICY_BLOCK, false, 0},
         {0, 2, 32, 100, FL_LANES_DEVICE, FL_POLICY_LRU, true, 0},
     };
     int32_t want[N_KINDS][N_OUT], got[N_KINDS][N_OUT];
