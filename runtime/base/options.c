@@ -206,7 +206,7 @@ static const option_row rows[] = {
      "which expert makes room for another (default block)"},
     {"prefetch", 0, K_ONOFF, C_MODEL | C_PLAN, AT(prefetch), 0, 0, NULL, "on|off",
      "bring experts before they are asked for (default on)"},
-    {"link-rate", 0, K_SIZE, C_MODEL, AT(link_rate), 0, 0, NULL, "SIZE",
+    {"link-rate", 0, K_SIZE, C_MODEL | C_PLAN, AT(link_rate), 0, 0, NULL, "SIZE",
      "bytes per second that the host device copies at most, to stand for a slower link"},
     {"stats", 0, K_FLAG, C_RUN, AT(stats), 0, 0, NULL, NULL, "statistics on stderr"},
     {"v-heads", 0, K_CHOICE, C_ALL, AT(v_heads), 0, 0, "grouped|tiled", "V",
