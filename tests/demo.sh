@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make demo: quantizes the shipped clover-tiny to 4 bits, plans it for a device that holds about
 # half of its experts, and asks it a question in block mode under that budget. Fails when the
-# answer, the experts read from the file or the budget are not what they must be.
+# answer, the experts taken from host memory or the budget are not what they must be.
 set -euo pipefail
 fourleaf=build/fourleaf
 model=build/clover-tiny-q4.gguf
@@ -29,7 +29,7 @@ cat "$stats"
 fail() { echo "demo: $1" >&2; exit 1; }
 json=$($fourleaf run $model -p "$question" --mode block --think off --temp 0 --vram $vram --json)
 [[ $answer == *Canberra* ]] || fail "the answer does not contain Canberra"
-[ "$(number bytes_read <<<"$json")" -gt 0 ] || fail "no expert was read from the file"
+[ "$(number on_cpu <<<"$json")" -gt 0 ] || fail "no expert was taken from host memory"
 peak=$(number device_peak <<<"$json")
 cap=$(number device_cap <<<"$json")
 [ -n "$peak" ] && [ -n "$cap" ] || fail "run --json has no device_peak or device_cap"
