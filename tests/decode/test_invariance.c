@@ -1,7 +1,6 @@
 /* The same request gives the same tokens wherever the experts lie and are computed, whatever the
- * threads, the chunk
- * size of prefill, the I/O backend, and whether it is the first request or a later one; with each
- * type of KV cache. */
+ * threads, the chunk size of prefill, the I/O backend, and whether it is the first request or a
+ * later one; with each type of KV cache. */
 #include <stdlib.h>
 
 #include "runtime/decode/generate.h"
